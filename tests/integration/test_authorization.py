@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from latermq.broker.messages.answer_room import AnswerRoom
+from latermq.broker.messages.reply_budget import ReplyBudget
 from latermq.clock import SystemClock
 from latermq.config_json.offsets import OffsetTableJson
 from latermq.errors import NoPermission
@@ -77,7 +77,7 @@ def state_of(process: BrokerProcess) -> dict[str, object]:
         "queues": {(one.topic, one.queue_id): one.next_offset for one in broker.store.queues if one.next_offset},
         "topics": encode_body(broker.topics.table),
         "groups": encode_body(broker.groups.table),
-        "offsets": decode_body(broker.tables.offsets_body(AnswerRoom(broker.config)), OffsetTableJson).offsets,
+        "offsets": decode_body(broker.tables.offsets_body(ReplyBudget(broker.config)), OffsetTableJson).offsets,
         "consumers": [(group.name, list(group.members)) for group in broker.members.consumer_groups()],
         "producers": {name: len(members) for name, members in broker.members.producer_groups().items()},
         "waiting pulls": dict(broker.waiting.by_queue),

@@ -68,12 +68,12 @@ def test_dead_letters_are_counted_listed_and_shown_with_their_reason(server: Ser
     assert "show" in cli.text("dlq", "list")
     (listed,) = cli.rows("dlq", "list", "show")
     assert (listed["original_topic"], listed["keys"], listed["failures"]) == ("shown", ["k1", "k2"], 1)
-    assert listed["reason"] == "failed at try 1, 0 retries are allowed"
+    assert listed["reason"] == "attempt 1 failed, the limit is 0 retries"
     assert listed["message_id"] in cli.text("dlq", "list", "%DLQ%show")
     for message_id in (listed["message_id"], listed["offset_message_id"]):
         text = cli.text("dlq", "show", "show", message_id)
         assert "original topic" in text
-        assert "failed at try 1" in text
+        assert "attempt 1 failed" in text
         assert "mine=yes" in text
     (shown,) = cli.rows("dlq", "show", "show", listed["message_id"])
     assert shown == listed

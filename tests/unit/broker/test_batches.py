@@ -78,21 +78,21 @@ def send_the_long_way(
     places: list[Admitted] = []
     for index, (flag, body, raw) in enumerate(decode_batch(data)):
         if index >= (limit := settings.max_batch_messages):
-            raise IllegalMessage(f"the batch holds more than {limit} messages", hint="Send several smaller batches")
+            raise IllegalMessage(f"the batch contains more than {limit} messages", hint="Send several smaller batches")
         try:
             place = Admitted(topic, queue_id, raw.decode(), Wait.NONE, 0, now_ms)
             if any(sign in place.properties for sign in ("DEL", "TIMER_", OWN_PREFIX)):
                 place = broker.admission.admit(topic, queue_id, place.properties, now_ms)
             properties = broker.writer._admit_member(place, body, sysflag)
         except UnicodeDecodeError:
-            raise IllegalMessage(f"the properties of message {index} of the batch are no UTF-8") from None
+            raise IllegalMessage(f"the properties of message {index} of the batch are not valid UTF-8") from None
         except IllegalMessage as error:
             raise IllegalMessage(f"message {index} of the batch: {error.message}", hint=error.hint) from None
         places.append(place)
         own = (place.topic, place.queue_id, body, properties, BORN_MS, born_host, flag)
         drafts.append(Draft(*own, sysflag & SYSFLAG_FROM_SENDER, reconsume_times))
     if not drafts:
-        raise IllegalMessage("the batch holds no message")
+        raise IllegalMessage("the batch contains no message")
     limit = settings.max_batch_keys
     if b" " in data and sum(len(keys_of(draft.properties)) for draft in drafts) > limit:
         raise IllegalMessage(

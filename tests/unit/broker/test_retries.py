@@ -115,7 +115,7 @@ def test_a_failed_message_climbs_from_ten_seconds_to_two_hours_and_ends_as_a_dea
     assert (dead.body, dead.reconsume_times, dead.queue_id) == (b"order", 17, 0)
     assert dead.properties == {
         "TAGS": "red", "KEYS": "4711", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": first.message_id, "WAIT": "false",
-        **STAMP, DEAD_LETTER_REASON: "failed at try 17, 16 retries are allowed",
+        **STAMP, DEAD_LETTER_REASON: "attempt 17 failed, the limit is 16 retries",
     }  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def test_the_highest_level_that_a_header_can_name_is_the_last(broker: Broker) ->
 def test_a_negative_level_is_a_dead_letter_at_once(broker: Broker) -> None:
     send_back(broker, sent(broker), level=-1)
     [dead] = messages(broker, DEAD)
-    assert (dead.reconsume_times, dead.properties[DEAD_LETTER_REASON]) == (1, "its consumer gave it up")
+    assert (dead.reconsume_times, dead.properties[DEAD_LETTER_REASON]) == (1, "its consumer gave up on it")
     topic = broker.topics.require(DEAD)
     assert (topic.read_queues, topic.write_queues, topic.permissions) == (1, 1, READ | WRITE)
 
@@ -407,7 +407,7 @@ def test_a_retry_that_a_client_puts_too_often_is_a_dead_letter(
 
 
 def _reason(times: int, max_times: int | None) -> str:
-    return f"failed at try {times}, {16 if max_times is None else max_times} retries are allowed"
+    return f"attempt {times} failed, the limit is {16 if max_times is None else max_times} retries"
 
 
 def test_what_a_group_in_order_gives_back_is_a_dead_letter(broker: Broker, clock: SimulatedClock) -> None:

@@ -1,10 +1,10 @@
-"""The messages of a batch, admitted one after the other: ordinary ones a short way, any other by a closer look.
+"""Admission of a batch, message by message: a fast path for ordinary messages and a full check for all others.
 
-Nothing is decided here but that a message can be taken as it is: whatever is not ordinary, and whatever has to be
-refused, is left to `check`. Both ways give the same bytes (tests/unit/broker/test_batches.py).
+The fast path only accepts messages that need no change. Every other message, also one that has to be refused, goes to
+`check`. Both paths give the same bytes (tests/unit/broker/test_batches.py).
 
-Measured in batches of 10,000 with 100-byte bodies, in µs a message: a plain one takes 1.2, a timer 4.5, one that is
-looked at closely 9.
+Measured in batches of 10,000 with 100-byte bodies, per message: 1.2 µs for a plain one, 4.5 µs for a timer, 9 µs with
+the full check.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ from latermq.timer.intake.ordinary_waits import OrdinaryWaits
 
 @dataclass(slots=True)
 class AdmittedBatch:
-    """All messages of a batch, and what waits among them."""
+    """All messages of a batch, and which of them wait."""
 
     rows: BatchRows
-    levels: list[tuple[int, int]] = field(default_factory=list)  # level and due time of each that waits for one
+    levels: list[tuple[int, int]] = field(default_factory=list)  # level and due time of each message with a delay level
     timers: int = 0
 
 
@@ -37,16 +37,16 @@ class BatchAdmission:
     topic: str
     queue_id: int
     now_ms: int
-    # The properties of a message that was admitted to this place; raises where it cannot be taken.
+    # Returns the properties of a message that was admitted to this place; raises an error if it cannot be stored.
     check: Callable[[Admitted, bytes], bytes]
-    check_room: Callable[[int], None] | None  # for a timer that is due then; None where any finds room
+    check_room: Callable[[int], None] | None  # for a timer with this due time; None if there is room for any timer
     max_messages: int
     max_timer_properties: int
-    max_waiting: int  # bytes of body and properties of what waits
-    is_plain: bool  # no message is refused for what all of them are
+    max_waiting: int  # bytes of body and properties of a message that waits
+    is_plain: bool  # no flag of the batch forces every message through the full check
 
     def admit(self, data: bytes) -> AdmittedBatch:
-        """The messages of a batch body; raises what is wrong with the first that cannot be taken."""
+        """The messages of a batch body; raises the error of the first message that cannot be stored."""
         batch = AdmittedBatch(BatchRows([], [], [], [], [], []))
         bodies, properties, flags, codes, queues, queue_of = batch.rows
         own_queue = (self.topic, self.queue_id)
@@ -55,17 +55,19 @@ class BatchAdmission:
         for flag, body, raw in decode_batch(data):
             if len(bodies) >= self.max_messages:
                 raise IllegalMessage(
-                    f"the batch holds more than {self.max_messages} messages", hint="Send several smaller batches"
+                    f"the batch contains more than {self.max_messages} messages", hint="Send several smaller batches"
                 )
             try:
                 text = raw.decode()
             except UnicodeDecodeError:
-                raise IllegalMessage(f"the properties of message {len(bodies)} of the batch are no UTF-8") from None
-            # As in `MessageWriter.send`: all properties that need a closer look hold one of these.
-            needs_look = "DEL" in text or "TIMER_" in text or OWN_PREFIX in text
+                raise IllegalMessage(
+                    f"the properties of message {len(bodies)} of the batch are not valid UTF-8"
+                ) from None
+            # As in `MessageWriter.send`: all properties that need admission contain one of these.
+            needs_admission = "DEL" in text or "TIMER_" in text or OWN_PREFIX in text
             place, encoded = None, raw
             is_ordinary = self.is_plain and "\0" not in text and len(raw) <= MAX_PROPERTIES_BYTES
-            if needs_look and is_ordinary:
+            if needs_admission and is_ordinary:
                 place = find(text)
                 encoded = raw if place is None else place[2].encode()
                 is_ordinary = (
@@ -75,10 +77,10 @@ class BatchAdmission:
                 )
             if not is_ordinary:
                 try:
-                    place, encoded = self._look(text, body, needs_look=needs_look)
+                    place, encoded = self._check_fully(text, body, needs_admission=needs_admission)
                 except IllegalMessage as error:
-                    what = f"message {len(bodies)} of the batch: {error.message}"
-                    raise IllegalMessage(what, hint=error.hint) from None
+                    message = f"message {len(bodies)} of the batch: {error.message}"
+                    raise IllegalMessage(message, hint=error.hint) from None
             elif self.check_room is not None and place is not None and place[3] is Wait.TIMER:
                 self.check_room(place[5])
             if place is None or place[3] is Wait.NONE:
@@ -101,11 +103,11 @@ class BatchAdmission:
             codes.append(code)
             queue_of.append(number)
         if not bodies:
-            raise IllegalMessage("the batch holds no message")
+            raise IllegalMessage("the batch contains no message")
         return batch
 
-    def _look(self, text: str, body: bytes, *, needs_look: bool) -> tuple[Admitted, bytes]:
-        if needs_look:
+    def _check_fully(self, text: str, body: bytes, *, needs_admission: bool) -> tuple[Admitted, bytes]:
+        if needs_admission:
             place = self.admission.admit(self.topic, self.queue_id, text, self.now_ms)
         else:
             place = Admitted(self.topic, self.queue_id, text, Wait.NONE, 0, self.now_ms)
@@ -113,11 +115,11 @@ class BatchAdmission:
 
 
 def check_keys(data: bytes, properties: list[bytes], limit: int) -> None:
-    """All keys of a batch are put into the index at once. Spaces part them, so most often few spaces are told."""
+    """Limit the keys that one batch adds to the index. Spaces separate keys, so few spaces prove that there are few."""
     if data.count(b" ") + 2 * len(properties) <= limit:
         return
     keys = 0
-    for first in range(0, len(properties), 8):  # no more are counted than it takes
+    for first in range(0, len(properties), 8):  # stops counting soon after the limit
         keys += count_keys(properties[first : first + 8])
         if keys > limit:
             raise IllegalMessage(

@@ -4,7 +4,7 @@ from latermq.errors import IllegalMessage, NoPermission
 from latermq.message.properties import MAX_PROPERTIES_BYTES
 from latermq.message.record_fields import SYSFLAG_TRANSACTION_MASK
 
-GROWTH_BYTES = 2_048  # the fixed fields of a record, and what it may gain when it is written again
+GROWTH_BYTES = 2_048  # the fixed fields of a record, and what the broker may add when it writes the record again
 # Renewals and moves add properties of the broker's own.
 MAX_TIMER_PROPERTIES_BYTES = MAX_PROPERTIES_BYTES - 128
 
@@ -38,13 +38,13 @@ class MessageLimits:
     def encode_properties(self, properties: str, sysflag: int) -> bytes:
         """The properties as bytes, if a message may have them."""
         if sysflag & SYSFLAG_TRANSACTION_MASK:
-            raise NoPermission("transaction messages are not taken", hint="Send a normal message")
+            raise NoPermission("transaction messages are not supported", hint="Send a normal message")
         if "\0" in properties:
-            raise IllegalMessage("a property holds a zero byte", hint="Encode binary values, for example as base64")
+            raise IllegalMessage("a property contains a zero byte", hint="Encode binary values, for example as base64")
         try:
             encoded = properties.encode()
         except UnicodeEncodeError:
-            raise IllegalMessage("a property is no valid Unicode text") from None
+            raise IllegalMessage("a property is not valid Unicode text") from None
         if len(encoded) > MAX_PROPERTIES_BYTES:
             raise IllegalMessage(
                 f"the properties take {len(encoded)} bytes, the limit is {MAX_PROPERTIES_BYTES}",

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from latermq.broker.messages.held_filters import HeldFilters
+from latermq.broker.messages.filter_usage import FilterUsage
 from latermq.errors import Busy, LaterMQError
 from latermq.group.filters import MessageFilter
 
@@ -125,7 +125,7 @@ class WaitingPulls:
         self._lots: dict[_Lot, deque[WaitingPull] | None] = {}
         self._touched_again: set[_Lot] = set()  # queues, while their lot is being tried
         self._goes_on_later = False
-        self._filters = HeldFilters(max_filter_bytes)
+        self._filters = FilterUsage(max_filter_bytes)
         self._filter_bytes: dict[Client, int] = {}  # that its pulls were the first to hold
         self._count = 0
         self._refused = 0

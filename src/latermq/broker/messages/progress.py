@@ -47,7 +47,7 @@ class ConsumerProgress:
         self._offsets.put(group, topic, queue_id, min(offset, self._queue_end(topic, queue_id)))
 
     def clamp(self) -> int:
-        """Reduce stored offsets that lie beyond the end of their queue, as after a crash; how many there were."""
+        """Reduce stored offsets that are beyond the end of their queue, as after a crash; return their number."""
         return self._offsets.clamp(self._queue_end)
 
     def _queue_end(self, topic: str, queue_id: int) -> int:

@@ -1,4 +1,4 @@
-"""Records of a queue end to end, as they lie in the log: what the pipeline pulls. Only what is flushed is told."""
+"""Pulls of the pipeline: flushed records of a queue, concatenated exactly as they are in the log."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from latermq.errors import InvalidParameter, NoPermission, QueryNotFound
 from latermq.model.topic import READ
 from latermq.store.log_reader import LogReader
 
-LOOKED_AT_ONCE = 16_384  # queue entries: 320 KiB, and records of 4 MiB where each has 250 bytes
+MAX_ENTRIES_PER_READ = 16_384  # queue entries: 320 KiB, and 4 MiB of records with 250 bytes each
 
 
 class PulledRecords(NamedTuple):
@@ -22,10 +22,10 @@ class PulledRecords(NamedTuple):
 
 
 class RecordPulls:
-    """Reads queues in bulk: a few array operations a pull, and one copy where records are neighbours in the log."""
+    """Reads queues in bulk: a few array operations per pull, and one copy if the records are adjacent in the log."""
 
     def __init__(self, reader: LogReader, topics: Topics, *, max_bytes: int) -> None:
-        """`max_bytes` is what one answer holds at most, whoever asks for more; but always one record."""
+        """`max_bytes` limits every reply, also if the client requests more; a reply contains at least one record."""
         self._reader = reader
         self._topics = topics
         self._max_bytes = max_bytes
@@ -41,19 +41,19 @@ class RecordPulls:
         if offset < low:
             raise QueryNotFound(
                 f"entry {offset} of queue {queue_id} of topic {topic!r} is gone, minOffset is {low}",
-                hint="Its records were removed by age; go on from minOffset",
+                hint="Its records have expired; continue from minOffset",
             )
         end = queue.next_offset if queue else 0
         if offset > end:
             raise QueryNotFound(
-                f"entry {offset} of queue {queue_id} of topic {topic!r} is not there, the queue ends at {end}",
-                hint="If this store was restored from a copy, whoever asks has seen more of it than there is",
+                f"entry {offset} of queue {queue_id} of topic {topic!r} does not exist, the queue ends at {end}",
+                hint="If this store was restored from an old backup, the client has read entries that the backup lacks",
             )
         stop = high if until_offset is None else min(high, until_offset)
         limit = max(1, min(max_bytes, self._max_bytes))
         pieces: list[bytes] = []
         while queue is not None and offset < stop and limit > 0:
-            found = queue.array(offset, min(stop - offset, LOOKED_AT_ONCE))
+            found = queue.array(offset, min(stop - offset, MAX_ENTRIES_PER_READ))
             sizes = found["size"].astype(np.int64)
             count = int(np.searchsorted(np.cumsum(sizes), limit, side="right"))
             if not count and not pieces:
@@ -68,7 +68,7 @@ class RecordPulls:
         return PulledRecords(records, offset, low, high)
 
     def _check_readable(self, topic: str, queue_id: int) -> None:
-        """The timer topic may be pulled too, which no consumer may read."""
+        """Refuse unreadable topics. Unlike for consumers, the timer topic is readable here."""
         config = self._topics.require(topic)
         if not config.permissions & READ:
             raise NoPermission(f"topic {topic!r} is not readable", hint="Change its permission with updateTopic -p 6")

@@ -1,4 +1,4 @@
-"""Retries and dead letters: what becomes of a message that a consumer could not handle."""
+"""Retries and dead letters of messages that a consumer failed to handle."""
 
 from latermq.broker.messages.writer import MessageWriter, Sent
 from latermq.broker.tables.writable_topics import WritableTopics
@@ -31,7 +31,7 @@ ANY_QUEUE = -1
 
 
 class Retries:
-    """Puts failed messages into their group's retry topic, or into its dead letters."""
+    """Appends failed messages to the retry topic of their group, or to its dead letters."""
 
     def __init__(
         self,
@@ -48,18 +48,18 @@ class Retries:
         self._writer = writer
 
     def send_back(self, request: SendBack, by: bytes = b"") -> int:
-        """A consumer gives a stored message back; the end of its new record, 0 where its group keeps no retries."""
+        """Retry a message that a consumer failed on; return the new end of the log, 0 if the group has no retries."""
         group = self._groups.require(request.group, by)
         if group.retry_queues <= 0:
             return 0
         topic = retry_topic(group.name)
-        # Before the message is looked for, and for dead letters too: RocketMQ answers in this order.
+        # Before the look-up of the message, and for dead letters too: RocketMQ reports errors in this order.
         self._topics.make_retry(topic, group.retry_queues, by)
         message = self._log_reader.read_message(request.physical_offset)
         if message is None:
             raise MessageNotFound(
                 f"no message begins at {request.physical_offset} of the log",
-                hint="It may have been removed by age; send it again from its source",
+                hint="It may have expired; send it again from its source",
             )
         properties = without_scheduling(message.properties)
         properties.setdefault(RETRY_TOPIC, message.topic)
@@ -68,10 +68,10 @@ class Retries:
         properties[WAIT_STORE_OK] = "false"
         limit = _limit(group, request.max_retries)
         if request.delay_level < 0:
-            return self._bury(group, message, properties, "its consumer gave it up", by=by)[3]
+            return self._dead_letter(group, message, properties, "its consumer gave up on it", by=by)[3]
         if message.reconsume_times >= limit:
             reason = _failed_too_often(message.reconsume_times + 1, limit)
-            return self._bury(group, message, properties, reason, by=by)[3]
+            return self._dead_letter(group, message, properties, reason, by=by)[3]
         name, wait = next_wait(group, message.reconsume_times)
         if request.delay_level:
             name, wait = DELAY_LEVEL, str(min(request.delay_level, MAX_LEVELS))
@@ -90,19 +90,21 @@ class Retries:
         )[3]
 
     def send(self, request: RetryMessage, body: bytes, born_host: bytes) -> Sent:
-        """A client puts a message into a retry topic by itself.
+        """Store a message that a client sends to a retry topic itself.
 
-        Clients do so when a send-back failed, and when a consumer in order has tried often enough. A group whose
-        members hold queues consumes in order: what it gives back has had all its tries.
+        Clients do so after a failed send-back, and after the last attempt of an orderly consumer. A group whose
+        members hold queue locks consumes in order: its messages arrive here after all their attempts.
         """
         group = self._groups.require(request.topic.removeprefix(RETRY_PREFIX), born_host)
         limit = _limit(group, request.max_retries)
         in_order = self._locks.is_held(group.name)
         self._writer.limits.check_body(len(body))
         if in_order or request.reconsume_times > limit:
-            # A client counts the attempt that is to come; what gets none has failed that many times.
-            failed = _failed_too_often(request.reconsume_times, limit)
-            reason = failed if request.reconsume_times > limit else "its consumer, which goes in order, gave it up"
+            # A client counts the next attempt. A message without a next attempt has failed this many times.
+            too_often = _failed_too_often(request.reconsume_times, limit)
+            reason = (
+                too_often if request.reconsume_times > limit else "its consumer, which consumes in order, gave up on it"
+            )
             message = Message(
                 request.topic,
                 body,
@@ -112,13 +114,13 @@ class Retries:
                 reconsume_times=request.reconsume_times - 1,
             )
             properties = without_scheduling(decode_properties(request.properties))
-            return self._bury(group, message, properties, reason, by=born_host, born_host=born_host)
+            return self._dead_letter(group, message, properties, reason, by=born_host, born_host=born_host)
         is_retry = request.reconsume_times > 0
         return self._writer.send(
             request.topic,
             request.queue_id,
             body,
-            _only_its_level(request.properties) if is_retry else request.properties,
+            _with_level_only(request.properties) if is_retry else request.properties,
             request.born_timestamp_ms,
             born_host,
             request.flag,
@@ -129,7 +131,7 @@ class Retries:
             is_retry=is_retry,
         )
 
-    def _bury(
+    def _dead_letter(
         self,
         group: Group,
         message: Message,
@@ -139,12 +141,12 @@ class Retries:
         by: bytes,
         born_host: bytes | None = None,
     ) -> Sent:
-        """Put a message into its group's dead letters, with one more failure and the reason."""
+        """Append a message to its group's dead letters, with one more failure and the reason."""
         sysflag = message.sysflag & SYSFLAG_FROM_SENDER
         encoded = self._writer.limits.encode_properties(encode_properties(properties), sysflag)
         with_reason = encoded + encode_properties({DEAD_LETTER_REASON: reason}).encode()
         if len(with_reason) <= MAX_PROPERTIES_BYTES:
-            encoded = with_reason  # rather a dead letter without its reason than none
+            encoded = with_reason  # otherwise the dead letter has no reason, which is better than losing it
         topic = dead_letter_topic(group.name)
         self._topics.make_retry(topic, DEAD_LETTER_QUEUES, by)
         return self._writer.append_admitted(
@@ -160,19 +162,19 @@ class Retries:
         )
 
 
-def _limit(group: Group, asked: int | None) -> int:
+def _limit(group: Group, requested: int | None) -> int:
     """How many retries a message of the group gets."""
-    return group.max_retries if asked is None else asked
+    return group.max_retries if requested is None else requested
 
 
 def _failed_too_often(failures: int, limit: int) -> str:
-    return f"failed at try {failures}, {limit} retries are allowed"
+    return f"attempt {failures} failed, the limit is {limit} retries"
 
 
-def _only_its_level(encoded: str) -> str:
-    """The properties of a retry without what an earlier wait left; the level is the one to wait now."""
-    given = decode_properties(encoded)
-    properties = without_scheduling(given)
-    if DELAY_LEVEL in given:
-        properties[DELAY_LEVEL] = given[DELAY_LEVEL]
+def _with_level_only(encoded: str) -> str:
+    """The properties of a retry without those of an earlier delay. The level stays: it is the delay of this retry."""
+    received = decode_properties(encoded)
+    properties = without_scheduling(received)
+    if DELAY_LEVEL in received:
+        properties[DELAY_LEVEL] = received[DELAY_LEVEL]
     return encode_properties(properties)

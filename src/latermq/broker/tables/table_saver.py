@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from latermq.broker.messages.answer_room import AnswerRoom
+from latermq.broker.messages.reply_budget import ReplyBudget
 from latermq.broker.tables.config_files import (
     DELAY_OFFSETS_PATH,
     GROUPS_PATH,
@@ -51,9 +51,9 @@ class _Pieces:
     def __call__(self) -> bytes:
         return b"".join((self.head, b",".join(self.texts), self.middle, self.version, b"}"))
 
-    def within(self, room: AnswerRoom) -> bytes:
+    def within(self, budget: ReplyBudget) -> bytes:
         """The content as a reply. If it does not fit into a frame, it is rejected before it is joined."""
-        room.take(sum(map(len, self.texts)) + len(self.texts) + len(self.middle))
+        budget.spend(sum(map(len, self.texts)) + len(self.texts) + len(self.middle))
         return self()
 
 
@@ -178,22 +178,22 @@ class Tables:
 
     # The content of the files, also for replies to operators
 
-    def topics_body(self, room: AnswerRoom) -> bytes:
+    def topics_body(self, budget: ReplyBudget) -> bytes:
         """The table of topics."""
-        return self._topics_content().within(room)
+        return self._topics_content().within(budget)
 
     def topics_json(self) -> bytes:
         """The table of topics regardless of its size, for a registration."""
         return self._topics_content()()
 
-    def groups_body(self, room: AnswerRoom) -> bytes:
+    def groups_body(self, budget: ReplyBudget) -> bytes:
         """The table of groups."""
-        return self._groups_content().within(room)
+        return self._groups_content().within(budget)
 
-    def offsets_body(self, room: AnswerRoom) -> bytes:
+    def offsets_body(self, budget: ReplyBudget) -> bytes:
         """The consumer offsets. If very many have just changed, some have the values that were saved last."""
         self.encode_offsets(_BLOCKS_AT_ONCE)
-        return self._offsets_content().within(room)
+        return self._offsets_content().within(budget)
 
     def _topics_content(self) -> _Pieces:
         table, topics = self._topics.table, self._topics

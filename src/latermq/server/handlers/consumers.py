@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from latermq.broker.messages.answer_room import AnswerRoom
 from latermq.broker.messages.progress import ConsumerProgress
+from latermq.broker.messages.reply_budget import ReplyBudget
 from latermq.broker.tables.topics import Topics
 from latermq.clock import Clock
 from latermq.config import Config
@@ -174,10 +174,10 @@ class ConsumerRequests:
         group = self._members.consumer_group(name)
         if group is None:
             raise GroupNotFound(f"consumer group {name!r} has no connected member")
-        room = AnswerRoom(self._config)
+        budget = ReplyBudget(self._config)
         client_ids = list(group.members)
         for at in range(0, len(client_ids), _IDS_PER_STEP):
-            room.take(len(encode_body(client_ids[at : at + _IDS_PER_STEP])))
+            budget.spend(len(encode_body(client_ids[at : at + _IDS_PER_STEP])))
             yield
         return encode_response(command, body=encode_body(ConsumerIdList(consumerIdList=client_ids)))
 

@@ -6,8 +6,8 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from latermq.broker.messages.answer_room import SPARE_BYTES
 from latermq.broker.messages.reader import MessageReader
+from latermq.broker.messages.reply_budget import OVERHEAD_BYTES
 from latermq.config import Config
 from latermq.errors import Busy, ConsumerOffline, ConsumerTimedOut, LaterMQError
 from latermq.group.members import Member, Members
@@ -123,7 +123,7 @@ class ClientRequests:
         self._reserve_calls(len(members))
         status = ConsumerStatus()
         pending = {member.client_id for member in members}
-        room_bytes = int(self._config.server.max_frame) - SPARE_BYTES
+        room_bytes = int(self._config.server.max_frame) - OVERHEAD_BYTES
 
         def finish(client_id: str) -> None:
             pending.discard(client_id)

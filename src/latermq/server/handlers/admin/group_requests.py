@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from latermq.broker.admin.group_admin import GroupAdmin
-from latermq.broker.messages.answer_room import AnswerRoom
+from latermq.broker.messages.reply_budget import ReplyBudget
 from latermq.broker.notifications import CPP, Notices
 from latermq.broker.tables.table_saver import Tables
 from latermq.config_json.groups import GroupJson, encode_group
@@ -210,7 +210,7 @@ class GroupRequests:
     def _configs(self, connection: Connection, command: Command, _: None) -> bytes:
         table = self._groups.table
         fields = {"totalGroupNum": str(len(table.groups))}
-        body = self._tables.groups_body(AnswerRoom(self._config))
+        body = self._tables.groups_body(ReplyBudget(self._config))
         return encode_response(command, fields=fields, body=body)
 
     def _one_config(self, connection: Connection, command: Command, header: GroupConfigHeader) -> bytes:
@@ -226,11 +226,11 @@ class GroupRequests:
             raise ConsumerOffline(
                 f"consumer group {name!r} is not online", hint="No member is connected to this broker. Start one"
             )
-        room = AnswerRoom(self._config)
+        budget = ReplyBudget(self._config)
         subscriptions = {topic: write_subscription(one) for topic, one in group.subscriptions.items()}
-        room.take(len(encode_body(subscriptions)))
+        budget.spend(len(encode_body(subscriptions)))
         body = ConsumerConnection(
-            connectionSet=(yield from _convert_members(_connection_info, group.members.values(), room)),
+            connectionSet=(yield from _convert_members(_connection_info, group.members.values(), budget)),
             subscriptionTable=subscriptions,
             consumeType=group.consume_type,
             messageModel=group.message_model,
@@ -245,17 +245,17 @@ class GroupRequests:
             raise LaterMQError(
                 f"producer group {name!r} does not exist", hint="No member is connected to this broker. Start one"
             )
-        room = AnswerRoom(self._config)
-        body = ProducerConnection(connectionSet=(yield from _convert_members(_connection_info, members, room)))
+        budget = ReplyBudget(self._config)
+        body = ProducerConnection(connectionSet=(yield from _convert_members(_connection_info, members, budget)))
         return encode_response(command, body=encode_body(body))
 
     def _all_producers(self, connection: Connection, command: Command, _: None) -> Steps[Reply]:
         table = {}
-        room = AnswerRoom(self._config)
+        budget = ReplyBudget(self._config)
         for name, members in self._members.producer_groups().items():
             yield
-            room.take(len(encode_body(name)))
-            table[name] = yield from _convert_members(_producer_info, members, room)
+            budget.spend(len(encode_body(name)))
+            table[name] = yield from _convert_members(_producer_info, members, budget)
         return encode_response(command, body=encode_body(ProducerTable(data=table)))
 
     def _subscription(self, connection: Connection, command: Command, header: GroupTopicHeader) -> bytes:
@@ -302,7 +302,7 @@ class GroupRequests:
         return encode_response(command, body=encode_body(ConsumeTimeSpans(consumeTimeSpanSet=spans)))
 
     def _offsets(self, connection: Connection, command: Command, _: None) -> bytes:
-        return encode_response(command, body=self._tables.offsets_body(AnswerRoom(self._config)))
+        return encode_response(command, body=self._tables.offsets_body(ReplyBudget(self._config)))
 
     def _correction_offsets(
         self, connection: Connection, command: Command, header: CorrectionOffsetHeader
@@ -359,12 +359,14 @@ def _encode_for_cpp(queues: list[tuple[MessageQueue, int]]) -> bytes:
     return encode_body(QueueOffsets(offsetTable=[_queue_offset(queue, offset) for queue, offset in queues]))
 
 
-def _convert_members(to_row: Callable[[Member], Row], members: Iterable[Member], room: AnswerRoom) -> Steps[list[Row]]:
+def _convert_members(
+    to_row: Callable[[Member], Row], members: Iterable[Member], budget: ReplyBudget
+) -> Steps[list[Row]]:
     """Convert all members in steps. Refuse if they do not fit in one answer."""
     found = []
     for member in list(members):
         one = to_row(member)
-        room.take(len(encode_body(one)))
+        budget.spend(len(encode_body(one)))
         found.append(one)
         if len(found) % _MEMBERS_PER_STEP == 0:
             yield

@@ -2,8 +2,8 @@
 
 from latermq.broker.admin.group_admin import GroupAdmin
 from latermq.broker.admin.topic_admin import TopicAdmin, parse_attributes
-from latermq.broker.messages.answer_room import AnswerRoom
 from latermq.broker.messages.reader import MessageReader
+from latermq.broker.messages.reply_budget import ReplyBudget
 from latermq.broker.tables.table_saver import Tables
 from latermq.config_json.java_json import convert
 from latermq.config_json.topics import encode_topic
@@ -120,7 +120,7 @@ class TopicRequests:
         table = self._topics.table
         # The count shows clients that read page by page that the first page is complete.
         fields = {"totalTopicNum": str(len(table.topics))}
-        body = self._tables.topics_body(AnswerRoom(self._config))
+        body = self._tables.topics_body(ReplyBudget(self._config))
         return encode_response(command, fields=fields, body=body)
 
     def _one_config(self, connection: Connection, command: Command, header: TopicHeader) -> bytes:

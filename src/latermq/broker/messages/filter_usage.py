@@ -1,10 +1,10 @@
-"""The compiled filters of pulls that wait: each counted once, however many pulls share it."""
+"""The compiled filters of waiting pulls. A filter that several pulls share is counted once."""
 
 from latermq.group.filters import MessageFilter
 
 
-class HeldFilters:
-    """Those that something holds, known by identity: an equal one that was compiled again takes its own memory."""
+class FilterUsage:
+    """Counts filters in use by identity, because an equal filter that was compiled again uses memory of its own."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -12,11 +12,11 @@ class HeldFilters:
         self._bytes = 0
 
     def fits(self, message_filter: MessageFilter) -> bool:
-        """Whether there is room for it, which one that is held already does not need."""
+        """Whether the limit allows this filter; one that is already in use needs no more room."""
         return id(message_filter) in self._holders or self._bytes + message_filter.size_bytes <= self._max_bytes
 
     def hold(self, message_filter: MessageFilter) -> int:
-        """Count one more who holds it; the bytes that this takes."""
+        """Add one holder; return the bytes that this adds."""
         if not message_filter.size_bytes:
             return 0
         holders = self._holders.get(id(message_filter), 0)
@@ -27,7 +27,7 @@ class HeldFilters:
         return message_filter.size_bytes
 
     def release(self, message_filter: MessageFilter) -> None:
-        """Count one less."""
+        """Remove one holder."""
         if not message_filter.size_bytes:
             return
         self._holders[id(message_filter)] -= 1
@@ -36,5 +36,5 @@ class HeldFilters:
             self._bytes -= message_filter.size_bytes
 
     def statistics(self) -> dict[str, int]:
-        """What is held."""
+        """Number and size of the filters in use."""
         return {"waiting_filters": len(self._holders), "waiting_filters_bytes": self._bytes}
