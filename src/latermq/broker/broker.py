@@ -293,7 +293,7 @@ class Broker:
             marks=waiting.recovered_marks,
             is_engine_whole=self.has_whole_engine,
             place_of=Destinations(self.topics, self.store.queues).queue_for,
-            on_delivered=self.waiting.touch,
+            on_delivered=self.waiting.mark_ready,
         )
         timers.pending.update(waiting.scheduled)
         timers.pending.subtract(waiting.finished)

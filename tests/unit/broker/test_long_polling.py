@@ -20,7 +20,7 @@ class Scene:
     """Pulls whose answers a test decides. Work for later is done by `turn`."""
 
     def __init__(self, max_waiting: int = 10_000, max_per_client: int = 1_000, max_filter_bytes: int = 1 << 20) -> None:
-        self.waiting = WaitingPulls(max_waiting, max_per_client, max_filter_bytes, later=self._later)
+        self.waiting = WaitingPulls(max_waiting, max_per_client, max_filter_bytes, call_soon=self._call_soon)
         self.works: list[Callable[[], None]] = []
         self.tried: list[WaitingPull] = []
         self.refused: list[WaitingPull] = []
@@ -28,7 +28,7 @@ class Scene:
         self.work = 0  # that the filter of each pull does
         self.clients: list[FakeClient] = []
 
-    def _later(self, work: Callable[[], None]) -> None:
+    def _call_soon(self, work: Callable[[], None]) -> None:
         self.works.append(work)
 
     def turn(self) -> list[WaitingPull]:
@@ -75,7 +75,7 @@ class Scene:
 def test_the_longest_waiting_pull_of_a_queue_is_tried_first() -> None:
     scene = Scene()
     pulls = scene.add(scene.client(), 3) + scene.add(scene.client(), 3)
-    scene.waiting.touch("orders", 0)
+    scene.waiting.mark_ready("orders", 0)
     scene.waiting.wake()
     assert scene.tried == pulls
     assert scene.count() == 0
@@ -85,7 +85,7 @@ def test_however_many_wait_a_turn_tries_a_slice_of_them() -> None:
     scene = Scene()
     for _ in range(5):
         scene.add(scene.client(), 1_000)
-    scene.waiting.touch("orders", 0)
+    scene.waiting.mark_ready("orders", 0)
     scene.waiting.wake()
     assert len(scene.tried) == SLICE_PULLS
     scene.waiting.wake()  # by other requests of the same turn
@@ -99,10 +99,10 @@ def test_however_many_wait_a_turn_tries_a_slice_of_them() -> None:
 def test_pulls_of_another_queue_need_not_wait_for_those_of_a_crowded_one() -> None:
     scene = Scene()
     scene.add(scene.client(), 1_000)
-    scene.waiting.touch("orders", 0)
+    scene.waiting.mark_ready("orders", 0)
     scene.waiting.wake()
     [other] = scene.add(scene.client(), queue_id=1)
-    scene.waiting.touch("orders", 1)
+    scene.waiting.mark_ready("orders", 1)
     scene.waiting.wake()
     assert other in scene.turn()[: 2 * TURN_PULLS]
 
@@ -113,7 +113,7 @@ def test_a_queue_that_is_touched_all_the_time_does_not_pile_up_work() -> None:
     scene.add(scene.client(), 1_000)
     tries = 0
     for _ in range(100):
-        scene.waiting.touch("orders", 0)
+        scene.waiting.mark_ready("orders", 0)
         scene.waiting.wake()
         tries += len(scene.turn())
     assert tries <= 100 * SLICE_PULLS
@@ -214,7 +214,7 @@ def test_pulls_of_a_client_that_has_gone_are_never_tried() -> None:
     gone, other = scene.client(), scene.client()
     scene.add(gone, 300)
     [left] = scene.add(other)
-    scene.waiting.touch("orders", 0)
+    scene.waiting.mark_ready("orders", 0)
     scene.waiting.wake()
     scene.waiting.remove_client(gone)
     assert [pull for _ in range(3) for pull in scene.turn()] == [left]
@@ -232,7 +232,7 @@ def test_a_client_that_is_behind_with_reading_is_answered_when_it_has_caught_up(
         scene.waiting.expire(30.0)
         scene.waiting.expire(60.0)
     else:
-        scene.waiting.touch("orders", 0)
+        scene.waiting.mark_ready("orders", 0)
         scene.waiting.wake()
     assert not scene.tried
     client.is_paused = False
@@ -245,7 +245,7 @@ def test_pulls_with_heavy_filters_are_tried_in_smaller_slices() -> None:
     scene = Scene()
     pulls = scene.add(scene.client(), 40)
     scene.finds, scene.work = False, (1 << 20) // 4
-    scene.waiting.touch("orders", 0)
+    scene.waiting.mark_ready("orders", 0)
     scene.waiting.wake()
     tried = list(scene.tried)
     assert len(tried) == 4
@@ -260,6 +260,6 @@ def test_one_pull_is_tried_a_turn_however_heavy_its_filter() -> None:
     scene = Scene()
     scene.add(scene.client(), 3)
     scene.finds, scene.work = False, 1 << 30
-    scene.waiting.touch("orders", 0)
+    scene.waiting.mark_ready("orders", 0)
     scene.waiting.wake()
     assert [len(scene.tried), len(scene.turn()), len(scene.turn()), len(scene.works)] == [1, 1, 1, 0]

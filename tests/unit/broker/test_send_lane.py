@@ -338,7 +338,7 @@ def test_a_pull_that_waits_is_woken() -> None:
     way.receive(send_frame(1))
     woken: list[tuple[str, int]] = []
     way.broker.waiting.by_queue[("orders", 0)] = {}
-    way.broker.waiting.touch = lambda topic, queue_id: woken.append((topic, queue_id))  # type: ignore[method-assign]
+    way.broker.waiting.mark_ready = lambda topic, queue_id: woken.append((topic, queue_id))  # type: ignore[method-assign]
     way.receive(send_frame(2))
     assert (way.taken, woken) == ([2], [("orders", 0)])
 

@@ -154,7 +154,7 @@ class MessageWriter:
                 known = decode_properties(properties)
                 handle = self.recall_handle(real_topic, int(known[TIMER_OUT_MS]), known[UNIQUE_KEY])
         elif (topic, queue_id) in self._waiting_pulls.by_queue:
-            self._waiting_pulls.touch(topic, queue_id)
+            self._waiting_pulls.mark_ready(topic, queue_id)
         self._traffic.messages_in += 1
         return f"{self.message_id_prefix}{at:016X}", real_queue_id, queue_offset, end_offset, handle
 
@@ -174,7 +174,7 @@ class MessageWriter:
         at, queue_offset, end_offset = self._log_writer.append(
             topic, queue_id, body, encoded, born_timestamp_ms, born_host, flag, sysflag, reconsume_times
         )
-        self._waiting_pulls.touch(topic, queue_id)
+        self._waiting_pulls.mark_ready(topic, queue_id)
         self._traffic.messages_in += 1
         return f"{self.message_id_prefix}{at:016X}", queue_id, queue_offset, end_offset, ""
 
@@ -278,7 +278,7 @@ class MessageWriter:
             self._timers.note_timer()
             self._timers.pending[topic] += batch.timers
         if (topic, queue_id) in first_offsets:
-            self._waiting_pulls.touch(topic, queue_id)
+            self._waiting_pulls.mark_ready(topic, queue_id)
         self._traffic.messages_in += len(offsets)
         first = first_offsets.get((topic, queue_id), first_offsets[rows.queues[0]])
         ids = ",".join([f"{self.message_id_prefix}{at:016X}" for at in offsets])
@@ -322,7 +322,7 @@ class MessageWriter:
         if self._waiting_pulls.by_queue:
             for number, message in enumerate(run[:count]):
                 if not timer_topics or number not in timer_topics:
-                    self._waiting_pulls.touch(message[0], message[1])
+                    self._waiting_pulls.mark_ready(message[0], message[1])
         return appended
 
     # Bulk scheduling
