@@ -17,9 +17,9 @@ def test_each_span_counts_what_lies_in_it() -> None:
         traffic.count_pulled("orders", "readers", 2)
         scene.clock.advance(10_000)
         traffic.sample(scene.clock.monotonic_s())
-    taken = traffic.taken("orders", 1, scene.clock.monotonic_s())
-    assert [span.messages for span in taken] == [6, 360, 720]
-    assert [span.per_second for span in taken] == pytest.approx([0.1] * 3)
+    stored = traffic.stored("orders", 1, scene.clock.monotonic_s())
+    assert [span.messages for span in stored] == [6, 360, 720]
+    assert [span.per_second for span in stored] == pytest.approx([0.1] * 3)
     pulled = traffic.pulled("orders", "readers", scene.clock.monotonic_s())
     assert [span.messages for span in pulled] == [12, 720, 1440]
 
@@ -30,7 +30,7 @@ def test_what_was_there_before_the_start_does_not_count() -> None:
     scene.send("orders")
     restarted = scene.restart()
     restarted.send("orders")
-    assert restarted.broker.topic_traffic.taken("orders", 1, 1.0).day.messages == 1
+    assert restarted.broker.topic_traffic.stored("orders", 1, 1.0).day.messages == 1
 
 
 def test_a_topic_that_was_deleted_and_made_again_counts_from_zero() -> None:
@@ -43,7 +43,7 @@ def test_a_topic_that_was_deleted_and_made_again_counts_from_zero() -> None:
     for work in scene.broker.topic_admin.delete("orders"):
         work()
     scene.send("orders")
-    assert scene.broker.topic_traffic.taken("orders", 1, scene.clock.monotonic_s()).minute.messages == 1
+    assert scene.broker.topic_traffic.stored("orders", 1, scene.clock.monotonic_s()).minute.messages == 1
 
 
 def test_pairs_are_bounded_and_idle_ones_make_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Consumer groups as operators see them: how far they are, and their offsets set, copied and compared."""
+"""Administration of consumer groups: their configuration and progress; setting, copying and comparing offsets."""
 
 from collections.abc import Iterable
 
@@ -19,10 +19,10 @@ from latermq.model.topic import Topic
 from latermq.store.log_reader import LogReader
 from latermq.timer.steps import Steps, spend
 
-# Queues that one answer lists. Each takes about 10 µs and 160 bytes; a frame holds 16 MiB.
+# Limit of one reply. Each queue takes about 10 µs and 160 bytes; the limit of a frame is 16 MiB.
 MAX_LISTED_QUEUES = 50_000
-_SEARCH_STEPS = 4  # what a search by time in one queue counts for: some 20 reads of the log
-# What is compared with a group that has gone beyond all others: it need not go back.
+_SEARCH_STEPS = 4  # cost of a search by time in one queue: about 20 reads of the log
+# For a queue in which every other group is ahead of the compared one: no offset needs a correction.
 _NO_CORRECTION = 0x7FFFFFFFFFFFFFFF
 
 
@@ -51,7 +51,7 @@ class GroupAdmin:
         self._settings = settings
 
     def config(self, group: str) -> Group:
-        """A group's configuration; of one that its first heartbeat would make, the one that it would get."""
+        """A group's configuration; for an unknown group, the one that auto-creation would give it."""
         known = self._groups.find(group)
         if known is not None:
             return known
@@ -60,10 +60,10 @@ class GroupAdmin:
         return Group(name=group)
 
     def put(self, group: Group) -> None:
-        """Create a group or change an existing one; attributes that it does not name stay.
+        """Create a group or change an existing one; attributes that are not named stay.
 
-        Attributes come as changes, `+name` or `-name`. A name without a sign, as in a configuration that was read and
-        is sent back, is set as it is.
+        Attributes are changes, `+name` or `-name`. A name without a sign, as in a configuration that a tool read and
+        sends back, sets the attribute.
         """
         known = self._groups.find(group.name)
         attributes = dict(known.attributes) if known else {}
@@ -71,7 +71,7 @@ class GroupAdmin:
             name = signed.lstrip("+-")
             if name != RETRY_LEVELS:
                 raise InvalidParameter(
-                    f"{signed!r} is no change of a group's attribute",
+                    f"{signed!r} is not a valid change of a group's attribute",
                     hint=f"Write +name=value or -name; the name is {RETRY_LEVELS}",
                 )
             if signed.startswith("-"):
@@ -86,7 +86,7 @@ class GroupAdmin:
             raise InvalidParameter(error.message, hint=error.hint) from None
 
     def _check_config(self, group: Group) -> None:
-        """Refuse what no retry topic can have, and what is longer than a configuration may be."""
+        """Refuse an invalid number of retry queues, and a configuration that is too large."""
         max_queues = self._settings.max_topic_queues
         if not 0 <= group.retry_queues <= max_queues:
             raise InvalidParameter(
@@ -101,20 +101,20 @@ class GroupAdmin:
             )
 
     def delete(self, group: str, *, clean_offsets: bool) -> None:
-        """Forget a group's configuration, and on request its offsets."""
+        """Delete a group's configuration, and on request its offsets."""
         self._groups.remove(group)
         if clean_offsets:
             self._offsets.remove_group(group)
 
     def watched_topics(self, group: str, topics: Iterable[str]) -> list[Topic]:
-        """Those of the topics that exist and, while members of the group are connected, that they subscribe to."""
+        """The topics that exist and, while members of the group are connected, that they subscribe to."""
         connected = self._members.consumer_group(group)
         subscribed = connected.subscriptions if connected else None
         found = (self._topics.find(topic) for topic in sorted(topics) if not subscribed or topic in subscribed)
         return [config for config in found if config is not None]
 
     def progress(self, group: str, topics: Iterable[Topic]) -> Steps[list[TopicProgress]]:
-        """How far a group is in some topics, and how fast it pulls from them."""
+        """A group's offsets and pull rates in some topics."""
         topics = list(topics)
         _check_listable(sum(topic.read_queues for topic in topics))
         found = []
@@ -138,7 +138,7 @@ class GroupAdmin:
         return TopicProgress(topic.name, queues, pulled.minute.per_second)
 
     def all_progress(self, *, only_ordered: bool) -> Steps[dict[str, list[TopicProgress]]]:
-        """How far every group is in each of its topics."""
+        """The progress of every group in each of its topics."""
         plan = {}
         queues = 0
         topics_of: dict[str, list[str]] = {}
@@ -159,10 +159,10 @@ class GroupAdmin:
     def reset_offsets(
         self, group: str, topic: str, *, timestamp_ms: int, queue_id: int, offset: int | None, force: bool
     ) -> Steps[dict[int, int]]:
-        """Set a group's offsets: in all queues to a time, which when negative is the end, or in one queue to an offset.
+        """Set a group's offsets: in all queues to a time (negative: the end), or in one queue to an offset.
 
-        Without `force` a time only takes a group back, never ahead. Returns the new offsets. Of queues that never had a
-        message none are kept, and a topic may have 65,535 of them: a group begins there at 0 anyway.
+        Without `force` a time only moves a group back, never ahead. Returns the new offsets. No offsets are stored for
+        queues that never had a message: a topic may have 65,535 of them, and a group starts there at 0 anyway.
         """
         config = self._topics.require(topic)
         if self._groups.find(group) is None:
@@ -183,10 +183,10 @@ class GroupAdmin:
                 if self._queues.find(topic, one) is not None:
                     stored.add(one)
                 yield from spend(1 if timestamp_ms < 0 else _SEARCH_STEPS)
-            # Both may have been deleted meanwhile, and offsets that are set now would never be removed. Offsets of a
-            # topic that was created again would lie beyond its ends, and the group would miss messages until then.
+            # Both may have been deleted meanwhile, and offsets that are set now would never be removed. In a topic that
+            # was created again, they would be beyond the ends, and the group would miss messages until then.
             if self._topics.require(topic) is not config:
-                raise Busy(f"topic {topic!r} was changed while its offsets were looked for", hint="Ask again")
+                raise Busy(f"topic {topic!r} changed during the search for its offsets", hint="Try again")
             if self._groups.find(group) is None:
                 raise _no_such_group(group)
             if not force:
@@ -200,7 +200,8 @@ class GroupAdmin:
         low, high = (queue.min_offset, queue.next_offset) if queue else (0, 0)
         if not low <= offset <= high:
             raise InvalidParameter(
-                f"offset {offset} is not in queue {queue_id} of topic {topic!r}", hint=f"It goes from {low} to {high}"
+                f"offset {offset} is not in queue {queue_id} of topic {topic!r}",
+                hint=f"The queue has offsets {low} to {high}",
             )
         return offset
 
@@ -211,7 +212,7 @@ class GroupAdmin:
         return queue.next_offset if timestamp_ms < 0 else self._log_reader.offset_by_time(queue, timestamp_ms)
 
     def clone_offsets(self, source: str, target: str, topic: str, *, offline: bool) -> Steps[list[str]]:
-        """Give a group another one's offsets, in one topic or in all; the topics in which it did."""
+        """Copy a group's offsets to another group, in one topic or in all; return the topics."""
         self._groups.require(target)
         topics = [topic] if topic else (yield from self.topics_of(source))
         if topic:
@@ -222,7 +223,7 @@ class GroupAdmin:
         if not cloned:
             raise GroupNotFound(
                 f"consumer group {source!r} has no offsets " + (f"in topic {topic!r}" if topic else "in any topic"),
-                hint="It has to consume first",
+                hint="The group must consume first",
             )
         for name in cloned:
             self._offsets.copy(source, target, name)
@@ -240,7 +241,7 @@ class GroupAdmin:
         return sorted(group for name, group in pairs if name == topic)
 
     def queue_times(self, group: str, topic: str) -> Steps[list[QueueTimes]]:
-        """For each queue the times of its first, its last and the last consumed message, and how late the group is."""
+        """For each queue the times of its first, its last and the last consumed message, and the group's delay."""
         now_ms = self._clock.now_ms()
         config = self._topics.require(topic)
         spans = []
@@ -281,6 +282,6 @@ def _no_such_group(group: str) -> GroupNotFound:
 def _check_listable(queues: int) -> None:
     if queues > MAX_LISTED_QUEUES:
         raise LaterMQError(
-            f"the answer would list {queues} queues, the limit is {MAX_LISTED_QUEUES}",
-            hint="Ask for one group and topic at a time: consumerProgress -g GROUP -t TOPIC",
+            f"the reply would list {queues} queues, the limit is {MAX_LISTED_QUEUES}",
+            hint="Query one group and topic at a time: consumerProgress -g GROUP -t TOPIC",
         )

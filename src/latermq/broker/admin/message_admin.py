@@ -1,4 +1,4 @@
-"""Queues as operators look at them: their entries as they are on disk."""
+"""Administration of queues: lists their entries as they are on disk."""
 
 from latermq.broker.messages.reader import MessageReader
 from latermq.errors import InvalidParameter
@@ -7,11 +7,11 @@ from latermq.group.members import Members
 from latermq.model.queue_entries import QueueEntries, QueueEntry
 from latermq.store.queues.consume_queue import ENTRY
 
-MAX_LISTED_ENTRIES = 1024  # of one answer, which is built on the loop that serves everybody
+MAX_LISTED_ENTRIES = 1024  # per reply, because it is built on the event loop
 
 
 class MessageAdmin:
-    """Lists queue entries, and tells which of them a group's subscription lets through."""
+    """Lists queue entries, and shows which of them match a group's subscription."""
 
     def __init__(self, reader: MessageReader, members: Members, filters: Filters) -> None:
         self._reader = reader
@@ -19,10 +19,10 @@ class MessageAdmin:
         self._filters = filters
 
     def queue_entries(self, topic: str, queue_id: int, first: int, count: int, group: str | None) -> QueueEntries:
-        """Entries of a queue; with a group also whether its subscription lets them through."""
+        """Entries of a queue; with a group also whether its subscription matches them."""
         queue = self._reader.find_queue(topic, queue_id)
         if queue is None:
-            raise InvalidParameter(f"nothing was ever put into queue {queue_id} of topic {topic!r}")
+            raise InvalidParameter(f"queue {queue_id} of topic {topic!r} never had a message")
         listed = QueueEntries(min_offset=queue.min_offset, max_offset=queue.next_offset)
         code_matches = None
         if group:
@@ -37,8 +37,8 @@ class MessageAdmin:
         offset = max(first, queue.min_offset)
         while left > 0 and (raw := queue.entries(offset, left)):
             for at, size, code in ENTRY.iter_unpack(raw):
-                let_through = code_matches is not None and code_matches(code)
-                listed.entries.append(QueueEntry(at, size, code, let_through))
+                is_match = code_matches is not None and code_matches(code)
+                listed.entries.append(QueueEntry(at, size, code, is_match))
             read = len(raw) // ENTRY.size
             left -= read
             offset += read

@@ -1,4 +1,4 @@
-"""What the broker tells operators about itself: its counters, its settings, its state of replication."""
+"""The broker's counters, settings and positions for operators."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from latermq.store.message_store import MessageStore
 from latermq.store.queues.consume_queue import ENTRY_BYTES
 from latermq.timer.service import TimerService
 
-# Clients and tools take the broker for this version of RocketMQ: what frames carry as 513.
+# The version of RocketMQ that the broker reports to clients and tools; 513 in frames.
 VERSION_TEXT = "V5_5_0"
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
 GROUP_GET_NUMS = "GROUP_GET_NUMS"
@@ -30,7 +30,7 @@ _MS_PER_HOUR = 3_600_000
 
 @dataclass(frozen=True)
 class Identity:
-    """What a broker cannot know of itself: where it is reached, which program it is, since when it runs."""
+    """Facts that the process knows and the broker does not: its address, its version, its start time."""
 
     address: str
     program_version: str
@@ -77,7 +77,7 @@ class RuntimeInfo:
     def table(self, identity: Identity) -> dict[str, str]:
         """Counters and positions under the names that RocketMQ's tools read.
 
-        Requests are served as they are read, on one thread: no request ever waits in a queue of the broker.
+        The sizes of request queues are 0, because one thread serves requests as it reads them.
         """
         now_ms = self._clock.now_ms()
         store, traffic = self._store, self._traffic
@@ -129,18 +129,18 @@ class RuntimeInfo:
         if name == TOPIC_PUT_NUMS:
             config = self._topics.require(key)
             queues = max(config.read_queues, config.write_queues)
-            return self._topic_traffic.taken(key, queues, now_s)
+            return self._topic_traffic.stored(key, queues, now_s)
         if name == GROUP_GET_NUMS:
             topic, _, group = key.partition("@")
             self._topics.require(topic)
             return self._topic_traffic.pulled(topic, group, now_s)
         raise LaterMQError(
-            f"no statistics {name} are kept",
-            hint=f"{TOPIC_PUT_NUMS} of a topic and {GROUP_GET_NUMS} of topic@group are",
+            f"there are no statistics {name}",
+            hint=f"Use {TOPIC_PUT_NUMS} with a topic, or {GROUP_GET_NUMS} with topic@group",
         )
 
     def _timer_info(self, now_ms: int) -> dict[str, str]:
-        """How far deliveries are behind in seconds, what is not in the engine yet, what is pending, and the rates."""
+        """The lag of deliveries in seconds, timers that are not in the engine yet, pending timers, and the rates."""
         timers = self._timers
         counts = timers.statistics()
         put_rate, delivered_rate = self._timer_traffic.rates(_RATES_OVER_S[0])
@@ -161,7 +161,7 @@ def _elapsed(elapsed_ms: int) -> str:
 
 
 def earliest_ms(log: CommitLog, now_ms: int) -> int:
-    """When the oldest message was stored; `now_ms` if there is none, because the log then reaches back no time."""
+    """When the oldest message was stored; `now_ms` if the log is empty."""
     if log.end - log.start < HEAD.size:
         return now_ms
     return record_store_timestamp_ms(log.read(log.start, HEAD.size), 0)
@@ -169,7 +169,7 @@ def earliest_ms(log: CommitLog, now_ms: int) -> int:
 
 def settings_text(config: Config, identity: Identity) -> str:
     """The settings as a properties file: under RocketMQ's names where it has them, then under our own."""
-    settings = {**_apache_settings(config, identity), **_own_settings(config)}
+    settings = {**_apache_settings(config, identity), **_latermq_settings(config)}
     return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
 
 
@@ -184,8 +184,8 @@ def _apache_settings(config: Config, identity: Identity) -> dict[str, str]:
         "brokerIP1": host,
         "listenPort": port,
         "namesrvAddr": server.namesrv or f"{server.host}:{server.namesrv_port}",
-        "autoCreateTopicEnable": _truth(broker.auto_create_topics),
-        "autoCreateSubscriptionGroup": _truth(broker.auto_create_groups),
+        "autoCreateTopicEnable": _flag(broker.auto_create_topics),
+        "autoCreateSubscriptionGroup": _flag(broker.auto_create_groups),
         "defaultTopicQueueNums": str(broker.default_queues),
         "maxMessageSize": str(int(broker.max_message)),
         "maxTransferBytesOnMessageInMemory": str(int(broker.pull_batch)),
@@ -208,23 +208,23 @@ def _apache_settings(config: Config, identity: Identity) -> dict[str, str]:
     }
 
 
-def _own_settings(config: Config) -> dict[str, str]:
-    """Every setting as `section.key`, written so that it can be given to `--set`."""
+def _latermq_settings(config: Config) -> dict[str, str]:
+    """Every setting as `section.key`, in the form that `--set` accepts."""
     settings = {}
     for section in msgspec.structs.fields(Config):
         values = getattr(config, section.name)
         for field in msgspec.structs.fields(values):
-            settings[f"{section.name}.{field.name}"] = _written(getattr(values, field.name))
+            settings[f"{section.name}.{field.name}"] = _setting_text(getattr(values, field.name))
     return settings
 
 
-def _written(value: object) -> str:
+def _setting_text(value: object) -> str:
     if isinstance(value, bool):
-        return _truth(value)
+        return _flag(value)
     return f"{int(value)}ms" if isinstance(value, Duration) else redacted(str(value))
 
 
-def _truth(value: bool) -> str:
+def _flag(value: bool) -> str:
     return "true" if value else "false"
 
 

@@ -1,4 +1,4 @@
-"""Topics as operators see them: made, changed, deleted, and the state of their queues."""
+"""Administration of topics: creates, changes and deletes them, and reports the state of their queues."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,9 +16,9 @@ from latermq.store.message_store import MessageStore
 from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.timer.steps import Steps
 
-MAX_PERM = 7
+MAX_PERMISSIONS = 7
 
-# What RocketMQ knows as a topic's attributes, each with the values that this broker can keep its word about.
+# RocketMQ's topic attributes, each with the values that this broker supports.
 _ATTRIBUTES: Mapping[str, frozenset[str]] = {
     "message.type": frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}),
     "queue.type": frozenset({"SimpleCQ"}),
@@ -50,11 +50,11 @@ class TopicAdmin:
         self._names = (settings.cluster, settings.name)
 
     def is_own(self, topic: str) -> bool:
-        """Whether a topic is the broker's own, which operators neither change nor delete."""
+        """Whether the broker owns a topic, so that operators can neither change nor delete it."""
         return is_system_topic(topic) or topic in self._names
 
     def own_topics(self) -> list[str]:
-        """The broker's own topics."""
+        """The topics that the broker owns."""
         return [topic for topic in self._topics.names() if self.is_own(topic)]
 
     def _check_not_own(self, topic: str) -> None:
@@ -67,9 +67,9 @@ class TopicAdmin:
     def put(self, topic: Topic, changes: Mapping[str, str]) -> Topic:
         """Create a topic or change an existing one; attributes that are not named in `changes` stay."""
         self._check_not_own(topic.name)
-        if not 0 <= topic.permissions <= MAX_PERM:
+        if not 0 <= topic.permissions <= MAX_PERMISSIONS:
             raise InvalidParameter(
-                f"{topic.permissions} is no permission", hint="2 lets write, 4 lets read, 6 lets do both"
+                f"{topic.permissions} is not a valid permission", hint="Use 2 to write, 4 to read, 6 for both"
             )
         known = self._topics.find(topic.name)
         topic.attributes = _changed_attributes(known.attributes if known else {}, changes)
@@ -81,7 +81,7 @@ class TopicAdmin:
             raise InvalidParameter(error.message, hint=error.hint) from None
 
     def delete(self, topic: str) -> list[Callable[[], None]]:
-        """Forget a topic, its queues and all offsets in it; return the work on disk, like `Tables.savers`."""
+        """Delete a topic, its queues and all offsets in it; return the work on disk, like `Tables.savers`."""
         self._check_not_own(topic)
         try:
             self._topics.check_removable(topic)
@@ -101,15 +101,15 @@ class TopicAdmin:
         return [remove, *self._tables.savers()]
 
     def state(self, topic: str) -> Steps[TopicState]:
-        """First and next offset of each queue, when it last got a message, and how fast messages come."""
+        """First and next offset of each queue, the time of its last message, and the rate of messages."""
         config = self._topics.require(topic)
         queues = max(config.read_queues, config.write_queues)
         states = []
         for queue_id in range(queues):
             states.append(self._queue_state(self._log_reader.queues.find(topic, queue_id)))
             yield
-        taken = self._traffic.taken(topic, queues, self._clock.monotonic_s())
-        return TopicState(topic, states, taken.minute.per_second)
+        stored = self._traffic.stored(topic, queues, self._clock.monotonic_s())
+        return TopicState(topic, states, stored.minute.per_second)
 
     def _queue_state(self, queue: ConsumeQueue | None) -> QueueState:
         if queue is None:
@@ -119,12 +119,12 @@ class TopicAdmin:
 
 
 def parse_attributes(text: str | None) -> dict[str, str]:
-    """`+name=value,-name` as a map of what to do: the sign stays with the name."""
+    """Parse `+name=value,-name` into a map of changes; the sign is part of the name."""
     changes: dict[str, str] = {}
     for part in filter(None, (text or "").split(",")):
         name, _, value = part.partition("=")
         if name in changes:
-            raise InvalidParameter(f"attribute {name!r} is named twice")
+            raise InvalidParameter(f"attribute {name!r} occurs twice")
         changes[name] = value
     return changes
 
@@ -136,7 +136,7 @@ def _changed_attributes(current: Mapping[str, str], changes: Mapping[str, str]) 
         allowed = _ATTRIBUTES.get(name)
         if allowed is None or sign not in ("+", "-"):
             raise InvalidParameter(
-                f"{signed!r} is no change of an attribute",
+                f"{signed!r} is not a valid change of an attribute",
                 hint=f"Write +name=value or -name; names are {', '.join(_ATTRIBUTES)}",
             )
         if sign == "-":
@@ -145,6 +145,6 @@ def _changed_attributes(current: Mapping[str, str], changes: Mapping[str, str]) 
             attributes[name] = value
         else:
             raise InvalidParameter(
-                f"attribute {name} cannot be {value!r} here", hint=f"It can be {', '.join(sorted(allowed))}"
+                f"attribute {name} cannot be {value!r}", hint=f"This broker supports {', '.join(sorted(allowed))}"
             )
     return attributes

@@ -29,8 +29,8 @@ class Spans(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    taken_s: float
-    taken: dict[str, int]
+    time_s: float
+    stored: dict[str, int]
     pulled: dict[str, int]
 
 
@@ -42,7 +42,7 @@ class _History:
     snapshots: deque[_Snapshot] = field(default_factory=deque)
 
     def is_due(self, now_s: float) -> bool:
-        return not self.snapshots or now_s - self.snapshots[-1].taken_s >= self.interval_s
+        return not self.snapshots or now_s - self.snapshots[-1].time_s >= self.interval_s
 
 
 class TopicTraffic:
@@ -76,15 +76,15 @@ class TopicTraffic:
         if not due:
             return
         self._forget_idle_pairs()
-        snapshot = _Snapshot(now_s, self._taken(), dict(self._pulled))
+        snapshot = _Snapshot(now_s, self._count_stored(), dict(self._pulled))
         for history in due:
             history.snapshots.append(snapshot)
 
-    def _taken(self) -> dict[str, int]:
-        taken: dict[str, int] = {}
+    def _count_stored(self) -> dict[str, int]:
+        stored: dict[str, int] = {}
         for queue in self._queues:
-            taken[queue.topic] = taken.get(queue.topic, 0) + queue.next_offset
-        return taken
+            stored[queue.topic] = stored.get(queue.topic, 0) + queue.next_offset
+        return stored
 
     def _forget_idle_pairs(self) -> None:
         """Make room for new pairs if many are counted: drop pairs without a pull for a whole day."""
@@ -94,11 +94,11 @@ class TopicTraffic:
         oldest = days[0].pulled
         self._pulled = {pair: count for pair, count in self._pulled.items() if oldest.get(pair) != count}
 
-    def taken(self, topic: str, queues: int, now_s: float) -> Spans:
+    def stored(self, topic: str, queues: int, now_s: float) -> Spans:
         """The messages received by a topic with this many queues."""
         ends = (self._queues.find(topic, queue_id) for queue_id in range(queues))
         count = sum(queue.next_offset for queue in ends if queue is not None)
-        return self._spans(count, now_s, lambda snapshot: snapshot.taken.get(topic, 0))
+        return self._spans(count, now_s, lambda snapshot: snapshot.stored.get(topic, 0))
 
     def pulled(self, topic: str, group: str, now_s: float) -> Spans:
         """The messages that a group pulled from a topic."""
@@ -112,7 +112,7 @@ class TopicTraffic:
             before = count_in(oldest)
             # Fewer than before: the topic was deleted and created again.
             messages = count - before if count >= before else count
-            elapsed_s = now_s - oldest.taken_s
+            elapsed_s = now_s - oldest.time_s
             spans.append(Span(messages, messages / elapsed_s if elapsed_s > 0 else 0.0))
         return Spans(*spans)
 
