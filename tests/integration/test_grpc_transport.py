@@ -98,7 +98,7 @@ class SocketClient:
         for kind, flags, number, payload in self.frames():
             assert kind != GOAWAY, payload
             if number == stream_id and kind == HEADERS:
-                fields.update((name, value) for name, value, _, _ in self.decoder.decode(payload) or [])
+                fields.update(pair for pair, _, _ in self.decoder.decode(payload) or [])
             elif number == stream_id and kind == DATA:
                 body += payload
             if number == stream_id and kind in (HEADERS, DATA) and flags & END_STREAM:
@@ -370,7 +370,7 @@ def test_incomplete_messages_cannot_fill_the_memory() -> None:
         for kind, flags, number, payload in client.frames():
             assert kind != GOAWAY
             if kind == HEADERS and flags & END_STREAM:
-                statuses.append({name: value for name, value, _, _ in client.decoder.decode(payload) or []})
+                statuses.append(dict(pair for pair, _, _ in client.decoder.decode(payload) or []))
                 if number == 101:
                     break
         assert statuses[-1][b"grpc-status"] == b"0"

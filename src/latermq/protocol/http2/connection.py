@@ -54,6 +54,8 @@ from latermq.protocol.http2.requests import request_of, trailers_of
 from latermq.protocol.http2.stream import Stream
 
 _CREDIT_PER_CALL = 4
+# After this many blocks in a row that are not cached, a connection stops looking: with request ids they never are.
+_CACHE_CREDIT = 100
 _SHUTDOWN_PING = b"goodbye!"
 _MAX_DEBUG_BYTES = 200
 
@@ -73,6 +75,7 @@ class ServerConnection:
         self.finished_calls = 0
         self._cache = cache
         self._decoder = HeaderDecoder(cache.fields, limits.max_header_list_bytes)
+        self._cache_credit = _CACHE_CREDIT
         self._now_s = now_s
         self._handlers = _HANDLERS_BEFORE_SETTINGS
         self._has_preface = False
@@ -274,7 +277,10 @@ class ServerConnection:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a stream depends on itself")
             at += 5
         if flags & END_HEADERS:
-            self._end_block(stream_id, flags, data[at:stop])
+            if stream_id > self._last_id and stream_id & 1:
+                self._open(stream_id, flags, data[at:stop])
+            else:
+                self._end_block(stream_id, flags, data[at:stop])
             return
         if stream_id == 0:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
@@ -324,13 +330,17 @@ class ServerConnection:
         """Open a stream with a request."""
         self._last_id = stream_id
         self._opened += 1
-        request = self._cache.requests.get(block) if self._decoder.is_stateless else None
-        if request is None:
-            fields = self._decoder.decode(block)
+        uses_cache = self._cache_credit > 0 and self._decoder.is_stateless
+        request = self._cache.requests.get(block) if uses_cache else None
+        if request is not None:
+            self._cache_credit = _CACHE_CREDIT
+        else:
+            fields = self._decoder.split(block)
             if fields is None:
                 raise StreamFault(ErrorCode.ENHANCE_YOUR_CALM, "the header list is too long")
-            request = request_of(fields)
-            if self._decoder.is_stateless:
+            request = request_of(*fields)
+            if uses_cache:
+                self._cache_credit -= 1
                 self._cache.put(block, request)
         if self._leaving_id is not None:
             self._remember_reset(stream_id)  # the final GOAWAY told the peer that this stream is not served

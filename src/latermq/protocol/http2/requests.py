@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 from latermq.protocol.http2.frames import ErrorCode, StreamFault
-from latermq.protocol.http2.hpack.fields import CONTENT_LENGTH, MALFORMED, METHOD, ORDINARY, PATH, SCHEME, Field
+from latermq.protocol.http2.hpack.fields import AUTHORITY, CONTENT_LENGTH, MALFORMED, METHOD, PATH, SCHEME, Field, Pair
 
-Pairs = list[tuple[bytes, bytes]]
+Pairs = list[Pair]
 
 
 class Request(NamedTuple):
@@ -19,17 +19,16 @@ class Request(NamedTuple):
     content_bytes: int | None  # the value of content-length
 
 
-def request_of(fields: list[Field]) -> Request:
+def request_of(special: list[Field], ordinary: Pairs, is_ordered: bool) -> Request:
     """Return the request with these fields. Raises StreamFault if the request is malformed."""
+    if not is_ordered:
+        raise _malformed("a pseudo-header field follows an ordinary one")
     pseudo: list[bytes | None] = [None] * CONTENT_LENGTH
-    pairs: Pairs = []
     content_bytes: int | None = None
-    for name, value, kind, _ in fields:
-        if kind == ORDINARY:
-            pairs.append((name, value))
-        elif kind < CONTENT_LENGTH:
-            if pairs or content_bytes is not None:
-                raise _malformed("a pseudo-header field follows an ordinary one")
+    for (_, value), kind, _ in special:
+        if kind < CONTENT_LENGTH:
+            if content_bytes is not None:
+                raise _malformed("a pseudo-header field follows content-length")
             if pseudo[kind] is not None:
                 raise _malformed("a pseudo-header field occurs twice")
             pseudo[kind] = value
@@ -39,17 +38,17 @@ def request_of(fields: list[Field]) -> Request:
             content_bytes = int(value)
         else:
             raise _malformed("a header field is illegal")
-    method, scheme, path, authority = pseudo[METHOD], pseudo[SCHEME], pseudo[PATH], pseudo[-1]
+    method, scheme, path, authority = pseudo[METHOD], pseudo[SCHEME], pseudo[PATH], pseudo[AUTHORITY]
     if not method or not scheme or not path:
         raise _malformed(":method, :scheme or :path is missing")
-    return Request(method, path, scheme, authority or b"", pairs, content_bytes)
+    return Request(method, path, scheme, authority or b"", ordinary, content_bytes)
 
 
 def trailers_of(fields: list[Field]) -> Pairs:
     """Return the fields of trailers. Raises StreamFault if they are malformed."""
-    if any(METHOD <= kind < CONTENT_LENGTH or kind == MALFORMED for _, _, kind, _ in fields):
+    if any(METHOD <= kind < CONTENT_LENGTH or kind == MALFORMED for _, kind, _ in fields):
         raise _malformed("a trailer field is illegal")
-    return [(name, value) for name, value, _, _ in fields]
+    return [pair for pair, _, _ in fields]
 
 
 def _malformed(message: str) -> StreamFault:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latermq.protocol.http2.frames import ConnectionFault, ErrorCode
-from latermq.protocol.http2.hpack.decoder import FieldCache, HeaderDecoder
+from latermq.protocol.http2.hpack.decoder import FieldCache, HeaderDecoder, _split
 from latermq.protocol.http2.hpack.encoder import encode_fields
 from latermq.protocol.http2.hpack.fields import (
     AUTHORITY,
@@ -35,12 +35,14 @@ def decoder(cache: FieldCache | None = None, max_list_bytes: int = LIST_BYTES) -
 def pairs(decoding: HeaderDecoder, block: bytes) -> list[tuple[bytes, bytes]]:
     fields = decoding.decode(block)
     assert fields is not None
-    return [(name, value) for name, value, _, _ in fields]
+    return [pair for pair, _, _ in fields]
 
 
 def error_of(block: bytes, decoding: HeaderDecoder) -> ErrorCode:
     with pytest.raises(ConnectionFault) as caught:
         decoding.decode(block)
+    with pytest.raises(ConnectionFault):
+        decoding.split(block)
     return caught.value.error
 
 
@@ -58,7 +60,18 @@ def test_blocks_of_the_reference_encoder_are_decoded(
         assert pairs(decoding, encoder.encode(fields, huffman=huffman)) == fields
 
 
-@given(st.lists(FIELDS, min_size=1, max_size=6), st.booleans())
+REQUEST_FIELDS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [b":path", b":method", b"te", b"content-type", b"user-agent", b"grpc-timeout", b"x-mq-a", b"A"]
+        ),
+        st.binary(max_size=5) | st.binary(min_size=120, max_size=300),
+    ),
+    max_size=12,
+)
+
+
+@given(st.lists(REQUEST_FIELDS | FIELDS, min_size=1, max_size=8), st.booleans())
 def test_a_shared_cache_never_changes_what_a_block_means(
     blocks: list[list[tuple[bytes, bytes]]], huffman: bool
 ) -> None:
@@ -68,10 +81,27 @@ def test_a_shared_cache_never_changes_what_a_block_means(
         encoder.header_table_size = 0
         decoding = decoder(cache)
         decoding.limit_table(0)
-        for fields in blocks:
-            assert pairs(decoding, encoder.encode(fields, huffman=huffman)) == fields
-            assert len(cache.fields) <= 5
-            assert all(len(encoded) <= 50 for encoded in cache.fields)
+        for fields in blocks * 2:
+            block = encoder.encode(fields, huffman=huffman)
+            assert pairs(decoding, block) == fields
+            assert decoding.split(block) == _split([classified(name, value) for name, value in fields])
+            assert cache.statistics()["cached_fields"] <= 5
+            assert all(len(encoded) <= 50 for encoded in [*cache.ordinary, *cache.special])
+
+
+def test_blocks_with_a_common_start_keep_their_own_fields() -> None:
+    decoding = decoder()
+    decoding.limit_table(0)
+    start = [(b":method", b"POST"), (b":path", b"/a"), (b"content-type", b"application/grpc"), (b"te", b"trailers")]
+    for number in range(20):
+        rest = [(b"grpc-timeout", b"%dm" % number), (b"content-length", b"7")]
+        special, ordinary, is_ordered = decoding.split(encode_fields(start + rest)) or ([], [], False)
+        assert [pair for pair, _, _ in special] == [*start[:2], rest[1]]
+        assert ordinary == [*start[2:], rest[0]]
+        assert is_ordered
+        _, ordinary, is_ordered = decoding.split(encode_fields([*start, start[0]])) or ([], [], True)
+        assert ordinary == start[2:]
+        assert not is_ordered
 
 
 @given(FIELDS)
@@ -109,12 +139,17 @@ def test_no_bytes_make_the_decoder_raise_anything_but_a_fault(stateless: bool) -
         for _ in range(dice.randrange(3)):
             if block:
                 block[dice.randrange(len(block))] = dice.randrange(256)
-        try:
-            decoding.decode(bytes(block))
-        except ConnectionFault as fault:
-            faults.append(fault.error)
+        results: list[object] = []
+        for way in (decoding.decode, decoding.split) if stateless else (decoding.decode,):
+            try:
+                found = way(bytes(block))
+                results.append(_split(found) if isinstance(found, list) else found)
+            except ConnectionFault as fault:
+                faults.append(fault.error)
+                results.append(fault.error)
+        assert len(results) == 1 or results[0] == results[1]
         assert decoding.table_bytes <= 4096
-    assert 1000 < len(faults) < 19_000
+    assert 1000 < len(faults) < 39_000
     assert set(faults) == {ErrorCode.COMPRESSION_ERROR}
 
 
@@ -209,7 +244,7 @@ def test_references_to_a_large_field_are_not_kept_beyond_the_limit() -> None:
     ],
 )
 def test_the_rules_for_a_single_field(name: bytes, value: bytes, kind: int) -> None:
-    assert classified(name, value) == (name, value, kind, len(name) + len(value) + 32)
+    assert classified(name, value) == ((name, value), kind, len(name) + len(value) + 32)
 
 
 def test_every_printable_character_has_its_huffman_code() -> None:

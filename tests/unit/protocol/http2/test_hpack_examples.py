@@ -66,7 +66,7 @@ def decoder(table_bytes: int = 4096) -> HeaderDecoder:
 def pairs(decoding: HeaderDecoder, block: bytes) -> list[tuple[bytes, bytes]]:
     fields = decoding.decode(block)
     assert fields is not None
-    return [(name, value) for name, value, _, _ in fields]
+    return [pair for pair, _, _ in fields]
 
 
 @pytest.mark.parametrize(

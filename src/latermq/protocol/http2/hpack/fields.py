@@ -1,6 +1,7 @@
 """Header fields with the part of RFC 9113, section 8, that concerns a single field."""
 
 import re
+from functools import lru_cache
 
 # What a request does with a field. Everything above ORDINARY is rare or occurs once per request.
 ORDINARY = 0
@@ -11,8 +12,9 @@ AUTHORITY = 4
 CONTENT_LENGTH = 5
 MALFORMED = 6
 
-# Name, value, kind, and the size that counts against the limit of a header list.
-Field = tuple[bytes, bytes, int, int]
+Pair = tuple[bytes, bytes]  # name and value
+# A pair, its kind, and the size that counts against the limit of a header list.
+Field = tuple[Pair, int, int]
 
 FIELD_OVERHEAD_BYTES = 32  # RFC 7541, section 4.1
 _PSEUDO = {b":method": METHOD, b":scheme": SCHEME, b":path": PATH, b":authority": AUTHORITY}
@@ -26,18 +28,29 @@ _BLANKS = b" \t"
 
 def classified(name: bytes, value: bytes) -> Field:
     """Return the field with its kind."""
-    return (name, value, _kind(name, value), len(name) + len(value) + FIELD_OVERHEAD_BYTES)
+    return ((name, value), _kind(name, value), len(name) + len(value) + FIELD_OVERHEAD_BYTES)
 
 
 def _kind(name: bytes, value: bytes) -> int:
     if _has_illegal_byte(value) or value.strip(_BLANKS) != value:
         return MALFORMED
+    kind = _known_name_kind(name) if len(name) <= MAX_KNOWN_NAME_BYTES else _name_kind(name)
+    if kind == ORDINARY:
+        return MALFORMED if name == b"te" and value != b"trailers" else ORDINARY
+    if kind == CONTENT_LENGTH:
+        return CONTENT_LENGTH if _is_length(value) else MALFORMED
+    return kind
+
+
+def _name_kind(name: bytes) -> int:
+    """Return the kind of a field with a valid value."""
     if name[:1] == b":":
         return _PSEUDO.get(name, MALFORMED)
     if not _is_name(name) or name in _CONNECTION_SPECIFIC:
         return MALFORMED
-    if name == b"te" and value != b"trailers":
-        return MALFORMED
-    if name == b"content-length":
-        return CONTENT_LENGTH if _is_length(value) else MALFORMED
-    return ORDINARY
+    return CONTENT_LENGTH if name == b"content-length" else ORDINARY
+
+
+# Values change with every call, names do not. Both bounds together limit the memory.
+MAX_KNOWN_NAME_BYTES = 64
+_known_name_kind = lru_cache(maxsize=1024)(_name_kind)
