@@ -44,7 +44,7 @@ def test_credentials_in_the_timelines_uri_are_told_to_nobody(tmp_path: Path) -> 
         def driver_failed() -> bool:
             seen.update({str(pid): " ".join(command_line(pid)) for pid in descendants(server.pid)})
             was_seen = any("pipeline run" in line for line in seen.values())
-            return was_seen and "pipeline ended" in server.log()
+            return was_seen and "pipeline exited" in server.log()
 
         wait_until(driver_failed, 60, "the driver, which cannot open the folder, and is started again and again")
         assert all(map(is_clean, seen.values())), seen
