@@ -75,7 +75,9 @@ class Scene:
         monkeypatch.setattr(self.broker.store.queues, "find", counted_find)
         monkeypatch.setattr(keyed_maps, "encode_entry", counted_encode)
         # It adds up a number of each queue, which takes a hundredth of what the rest does.
-        monkeypatch.setattr(self.broker.topic_traffic, "taken", lambda *of: self.broker.topic_traffic.pulled("", "", 0))
+        monkeypatch.setattr(
+            self.broker.topic_traffic, "stored", lambda *of: self.broker.topic_traffic.pulled("", "", 0)
+        )
 
     peer_name = "127.0.0.1:5555"
     is_closing = False
@@ -265,7 +267,7 @@ def test_of_a_batch_only_odd_messages_that_may_wait_are_looked_at_closely(
 ) -> None:
     broker = scene.broker
     looked: list[Any] = []
-    touched: list[Any] = []
+    marked: list[Any] = []
     admit = broker.admission.admit
 
     def counted(*of: Any) -> Any:
@@ -273,11 +275,11 @@ def test_of_a_batch_only_odd_messages_that_may_wait_are_looked_at_closely(
         return admit(*of)
 
     monkeypatch.setattr(broker.admission, "admit", counted)
-    monkeypatch.setattr(broker.waiting, "touch", lambda *queue: touched.append(queue))
+    monkeypatch.setattr(broker.waiting, "mark_ready", lambda *queue: marked.append(queue))
     plain, delayed = BatchMember(0, b"now", b"TAGS\x01a\x02"), BatchMember(0, b"later", b"DELAY\x013\x02")
     odd = BatchMember(0, b"later", b"DELAY\x0103\x02")
     broker.writer.send_batch(
         "wide", 0, encode_batch([plain, delayed, odd, *[plain] * 500]), 1_800_000_000_000, pack_host("::1", 1)
     )
-    assert (len(looked), touched) == (1, [("wide", 0)])
+    assert (len(looked), marked) == (1, [("wide", 0)])
     assert broker.reader.pull("wide", 0, 0, 1_000).messages == 501
