@@ -30,7 +30,7 @@ def open_broker(
     store: StoreConfig = STORE,
     pipeline: PipelineConfig | None = None,
     settings: BrokerConfig | None = None,
-    chance: Callable[[], float] = lambda: 0.5,
+    random_fraction: Callable[[], float] = lambda: 0.5,
 ) -> Broker:
     config = Config(
         broker=settings or BrokerConfig(),
@@ -38,7 +38,9 @@ def open_broker(
         timer=timer or TimerConfig(),
         pipeline=pipeline or PipelineConfig(),
     )
-    return Broker(config, disk, clock, host="127.0.0.1", port=10911, new_store_id="s" * 32, chance=chance)
+    return Broker(
+        config, disk, clock, host="127.0.0.1", port=10911, new_store_id="s" * 32, random_fraction=random_fraction
+    )
 
 
 def send(broker: Broker, body: bytes, topic: str = "orders", queue_id: int = 0, **properties: str) -> None:

@@ -57,7 +57,7 @@ from latermq.timer.service import TimerService
 
 
 class Broker:
-    """The parts of one broker. Users take the parts that they need; there is no logic here."""
+    """The parts of one broker, without logic of its own. Its users receive only the parts that they need."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Broker:
         port: int,
         new_store_id: str,
         client_clock: Clock | None = None,
-        chance: Callable[[], float] = lambda: 0.5,
+        random_fraction: Callable[[], float] = lambda: 0.5,
         defers_topic_saves: bool = False,
         call_soon: Callable[[Callable[[], None]], object] | None = None,
         call_later: Callable[[float, Callable[[], None]], object] | None = None,
@@ -77,12 +77,12 @@ class Broker:
     ) -> None:
         """`clock` is the time of messages; clients' heartbeats and locks may use another.
 
-        `chance` gives numbers from 0 to 1, which decide which timers of a full second are refused. The first message
-        of a new topic saves the tables at once. With `defers_topic_saves` it raises UnsavedTopic instead, and the
-        caller tries again after the tables were saved off the loop.
+        `random_fraction` returns numbers from 0 to 1, which select the timers of a full second to refuse. The first
+        message of a new topic saves the tables at once. With `defers_topic_saves` it raises UnsavedTopic instead, and
+        the caller tries again after saving the tables off the event loop.
 
         `call_soon` and `call_later` are those of the event loop: they divide long work into slices. Without them, it
-        is done at once. `on_low_space` asks for disk space and memory ahead of the log writer.
+        is done at once. `on_low_space` requests disk space and memory ahead of the log writer.
         """
         self.config = config
         self.clock = clock
@@ -104,11 +104,12 @@ class Broker:
         )
         settings = config.broker
         self.client_clock = client_clock or clock
-        self.troubles: list[Trouble] = []  # with config files that were not understood
+        self.troubles: list[Trouble] = []  # config files that could not be parsed
         self.topics, self.groups, self.offsets = open_tables(disk, settings, clock, self.client_clock, self.troubles)
         self._open_for_clients(call_soon, call_later)
         self.retention = Retention(self.store, config.store, clock)
-        self.traffic, self.timer_traffic = Traffic(), Traffic()  # the latter: into the engine and out, renewals too
+        self.traffic = Traffic()
+        self.timer_traffic = Traffic()  # timers into the engine and out of it, with renewals
         self.reader = MessageReader(self.store.reader, self.topics, self.groups, settings, self.traffic)
         self.progress = ConsumerProgress(self.store.reader, self.topics, self.groups, self.offsets, settings)
         self.topic_traffic = TopicTraffic(self.store.queues, clock.monotonic_s())
@@ -130,9 +131,9 @@ class Broker:
         self.tables = Tables(
             disk, clock, self.store, self.topics, self.groups, self.offsets, self.timers.level_marks, unsound=unsound
         )
-        self.tables.encode_offsets(self.offsets.stale_blocks)  # all of them, while no client waits
+        self.tables.encode_offsets(self.offsets.stale_blocks)  # all blocks, because no client is connected yet
         self.tables.load_unused()
-        self._open_for_senders(chance, wait_until_saved if defers_topic_saves else self.tables.save)
+        self._open_for_senders(random_fraction, wait_until_saved if defers_topic_saves else self.tables.save)
         self._open_for_operators()
         if self.topics.is_lost:
             self.adopted_topics += adopt_awaited(self.topics, self.timers.pending)
@@ -146,7 +147,7 @@ class Broker:
         call_soon: Callable[[Callable[[], None]], object] | None,
         call_later: Callable[[float, Callable[[], None]], object] | None,
     ) -> None:
-        """All that is kept of connected clients, each with its bound."""
+        """The state of connected clients; each part has a limit."""
         settings = self.config.broker
         self.members = Members(settings)
         self.notices = Notices(self.members, settings.max_held_notices, call_later)
@@ -160,8 +161,8 @@ class Broker:
             call_soon,
         )
 
-    def _open_for_senders(self, chance: Callable[[], float], save_topics: Callable[[], None]) -> None:
-        """Everything that stores messages."""
+    def _open_for_senders(self, random_fraction: Callable[[], float], save_topics: Callable[[], None]) -> None:
+        """The parts that store messages."""
         settings = self.config.broker
         self.gate = WriteGate(self.store, self.config.store)
         self.limits = MessageLimits(int(settings.max_message), self.store.writer.max_block_bytes)
@@ -178,7 +179,7 @@ class Broker:
             self.clock,
             settings,
             store_host=self.store_host,
-            chance=chance,
+            random_fraction=random_fraction,
         )
         self.retries = Retries(self.store.reader, self.groups, self.locks, self.writable_topics, self.writer)
         self.row_schedule = RowSchedule(
@@ -191,11 +192,11 @@ class Broker:
             self.clock,
             self.config,
             store_host=self.store_host,
-            chance=chance,
+            random_fraction=random_fraction,
         )
 
     def _open_for_operators(self) -> None:
-        """Everything that operators use, and the upkeep that is done for them."""
+        """The parts that operators use, and the removal of unused names."""
         store, settings = self.store, self.config.broker
         self.topic_admin = TopicAdmin(
             self.topics, self.offsets, self.tables, store, self.topic_traffic, self.clock, settings
@@ -224,7 +225,7 @@ class Broker:
         self.unused_names = UnusedNames(
             self.topics, self.groups, self.members, self.offsets, self.timers.pending, settings.keep_unused
         )
-        # Written at start and only if an old backup was restored; what was lost is known then.
+        # Used at start, and only if an old backup was restored; the lost entries are known then.
         self.lost_entries: Callable[[TimelineTail], LostEntries] = partial(
             LostEntries,
             store,
@@ -240,7 +241,7 @@ class Broker:
         )
 
     def _open_waiting(self, levels: LevelTable) -> None:
-        """All that has to do with messages that wait."""
+        """The parts for waiting messages."""
         config, clock = self.config, self.clock
         self.timers = self._open_timers(levels)
         self.pending = PendingTimers(
@@ -303,14 +304,15 @@ class Broker:
 
     def close(self) -> None:
         """Stop cleanly."""
-        self.store.save(self.store.plan_checkpoint())  # first: tables tell of nothing that it does not
+        # The checkpoint is first, so that the saved tables are never ahead of it.
+        self.store.save(self.store.plan_checkpoint())
         self.tables.save()
         self.store.close()
         self.timers.engine.close()
         self.far_names.close()
 
     def statistics(self) -> dict[str, int]:
-        """Sizes of everything that could grow."""
+        """Sizes of all tables, queues and caches."""
         return {
             **self.store.statistics(),
             **self.groups.statistics(),

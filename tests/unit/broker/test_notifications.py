@@ -20,10 +20,10 @@ class Scene:
 
     def __init__(self, max_bytes: int = 1 << 20) -> None:
         self.members = Members(BrokerConfig())
-        self.notices = Notices(self.members, max_bytes, self._later)
+        self.notices = Notices(self.members, max_bytes, self._call_later)
         self.works: list[tuple[float, Callable[[], None]]] = []
 
-    def _later(self, delay_s: float, work: Callable[[], None]) -> None:
+    def _call_later(self, delay_s: float, work: Callable[[], None]) -> None:
         self.works.append((delay_s, work))
 
     def turn(self) -> list[float]:
@@ -45,7 +45,7 @@ class Scene:
     def tell(self, number: int, *about: object, size_bytes: int = 0, group: str = "readers") -> None:
         """A notice that is known by its number."""
         frame = b"%d " % number + b"x" * size_bytes
-        self.notices.tell(Notice(about, group, frame))
+        self.notices.send(Notice(about, group, frame))
 
 
 class Reader(FakeConnection):

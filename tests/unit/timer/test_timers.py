@@ -28,11 +28,11 @@ def send_with(broker: Broker, body: bytes, properties: dict[str, str]) -> None:
 class Scene:
     """A broker with one engine, which can die and come back."""
 
-    def __init__(self, engine: str, chance: Callable[[], float] = lambda: 0.5, **settings: object) -> None:
+    def __init__(self, engine: str, random_fraction: Callable[[], float] = lambda: 0.5, **settings: object) -> None:
         self.disk = MemoryDisk()
         self.clock = SimulatedClock()
         self.timer = TimerConfig(engine=engine, **settings)  # type: ignore[arg-type]
-        self.broker = open_broker(self.disk, self.clock, self.timer, chance=chance)
+        self.broker = open_broker(self.disk, self.clock, self.timer, random_fraction=random_fraction)
 
     def send(self, body: bytes, delay_ms: int, **properties: str) -> None:
         send_with(self.broker, body, {"TIMER_DELAY_MS": str(delay_ms), **properties})
@@ -320,7 +320,7 @@ def test_a_batch_may_mix_timers_levels_and_messages_for_now(scene: Scene) -> Non
 
 def test_a_full_second_refuses_ever_more_and_at_last_all(engine: str) -> None:
     draws = iter(float(number % 10) / 10 for number in range(100_000))
-    scene = Scene(engine, chance=lambda: next(draws), slot_limit=100)  # the only randomness there is
+    scene = Scene(engine, random_fraction=lambda: next(draws), slot_limit=100)  # the only randomness there is
     passed: list[int] = []
     due_ms = scene.clock.now_ms() // 1000 * 1000 + 20_500
     for number in range(500):

@@ -1,1 +1,1 @@
-"""Pulls, long polling, retries and dead letters."""
+"""Sends, pulls, long polling, retries and dead letters."""

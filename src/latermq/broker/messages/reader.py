@@ -1,4 +1,4 @@
-"""Reading stored messages: pulls from a queue, look-ups by key and by place, and offsets by time."""
+"""Reads stored messages: pulls from a queue, look-ups by key and by log offset, and offsets by time."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from latermq.store.log_reader import LogReader
 from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.timer.steps import Steps
 
-# Limits of one answer, whatever was asked for: it is built on the loop that serves everybody.
+# Limits of one reply, also if the client requests more, because it is built on the event loop.
 MAX_FOUND = 64
 MAX_FOUND_BYTES = 4 << 20
 UNIQUE_KEY_FOUND = 32  # Apache's own limit for unique keys: a key has one message per attempt to send it
@@ -56,7 +56,7 @@ class MessageReader:
         self._max_bytes = int(settings.pull_batch)
         self._max_scan = settings.pull_scan
         self._max_work = settings.pull_work
-        self._worn_out = 0  # pulls answered before their filter had examined all the messages requested
+        self._exhausted_pulls = 0  # pulls answered before their filter had examined all the messages requested
 
     # Pulls
 
@@ -68,7 +68,7 @@ class MessageReader:
             )
         if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
             raise NoPermission(
-                f"topic {topic!r} holds messages that wait and cannot be consumed",
+                f"topic {topic!r} holds waiting messages and cannot be consumed",
                 hint="Subscribe to the topic that they were sent to",
             )
         config = self._topics.require(topic)
@@ -113,7 +113,7 @@ class MessageReader:
             record_work=message_filter.record_work,
             byte_work=message_filter.byte_work,
         )
-        self._worn_out += fetched.is_exhausted
+        self._exhausted_pulls += fetched.is_exhausted
         if not fetched.messages:
             return Pulled(PullStatus.NO_MATCHED_MESSAGE, fetched.next_offset, low, high, [], 0, fetched.work)
         self._traffic.messages_out += fetched.messages
@@ -160,7 +160,8 @@ class MessageReader:
                 found_bytes += len(record)
         if not found:
             raise QueryNotFound(
-                f"no message of topic {topic!r} has the key {key!r} in that time", hint="Look at the key and the times"
+                f"no message of topic {topic!r} has the key {key!r} in that time range",
+                hint="Check the key and the times",
             )
         return found
 
@@ -181,17 +182,17 @@ class MessageReader:
         if record is None:
             raise QueryNotFound(
                 f"no message begins at {physical_offset} of the log",
-                hint=f"It goes from {log.start} to {log.end}; the message may have been removed by age",
+                hint=f"The log has offsets {log.start} to {log.end}; the message may have expired",
             )
         return record
 
     def statistics(self) -> dict[str, int]:
-        """Pulls that ended early."""
-        return {"worn_out_pulls": self._worn_out}
+        """Pulls that ended early because their filter reached a limit."""
+        return {"worn_out_pulls": self._exhausted_pulls}
 
 
 def _has_key(record: bytes, topic: bytes, key: bytes, *, unique: bool) -> bool:
-    """Whether the record really has the key: the index holds hashes, which two keys or two topics may share."""
+    """Whether the record really has the key: the index holds hashes, which two keys or topics may share."""
     parts = layout(record, 0, len(record))
     if parts is None or record[parts.topic_at : parts.topic_at + parts.topic_bytes] != topic:
         return False

@@ -1,4 +1,4 @@
-"""Whether the broker accepts messages at present: not while its disk is full, and not while it stops."""
+"""Whether the broker accepts messages: not while its disk is full, and not while it stops."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from latermq.errors import ServiceUnavailable
 
 
 class FillingStore(Protocol):
-    """The store, as far as the gate needs it."""
+    """The store, as far as the gate uses it."""
 
     def used_ratio(self) -> float:
         """How full the disk is, from 0 to 1."""
@@ -15,7 +15,7 @@ class FillingStore(Protocol):
 
 
 class WriteGate:
-    """Open until `check_disk` or `close` shuts it. Retries, cancels and moves pass for longer than new messages."""
+    """Open until `check_disk` or `close` shuts it. Retries, cancels and moves have a higher limit than new messages."""
 
     def __init__(self, store: FillingStore, config: StoreConfig) -> None:
         self._store = store
@@ -46,6 +46,6 @@ class WriteGate:
             )
 
     def close(self, reason: str) -> None:
-        """Accept nothing more: the broker is stopping."""
+        """Accept no more messages, because the broker is stopping."""
         self.refusal = ServiceUnavailable(reason, hint="Send to another broker, or again in a moment")
         self._retry_refusal = self.refusal

@@ -1,4 +1,4 @@
-"""Storing messages: single sends, batches, runs of the send lane, bulk timers. Delays become levels and timers here."""
+"""Stores messages: single sends, batches, runs of the send lane, bulk timers. Turns delays into levels and timers."""
 
 from collections.abc import Callable, Iterable
 from itertools import count
@@ -43,7 +43,7 @@ Sent = tuple[str, int, int, int, str]
 
 
 class MessageWriter:
-    """Admits messages, appends them, and tells deliveries and waiting pulls about them."""
+    """Admits messages, appends them, and notifies deliveries and waiting pulls."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class MessageWriter:
         settings: BrokerConfig,
         *,
         store_host: bytes,
-        chance: Callable[[], float],
+        random_fraction: Callable[[], float],
     ) -> None:
-        """`chance` gives numbers from 0 to 1, which decide which timers of a full second are refused."""
+        """`random_fraction` returns numbers from 0 to 1, which select the timers of a full second to refuse."""
         self._log_writer = log_writer
         self._queues = log_writer.queues
         self._topics = topics
@@ -77,7 +77,7 @@ class MessageWriter:
         self._now_ms = clock.now_ms
         self._settings = settings
         self._store_host = store_host
-        self._chance = chance
+        self._random_fraction = random_fraction
         self.message_id_prefix = store_host.hex().upper()
         # RocketMQ's broker adds these properties to single messages, but not to batches. Clients' traces read them.
         self.stamp = encode_properties({CLUSTER: settings.cluster, REGION: DEFAULT_REGION, TRACE_ON: "true"})
@@ -110,11 +110,11 @@ class MessageWriter:
         if not 0 <= queue_id < topic_config.write_queues:
             queue_id = self._choose_queue(topic_config, queue_id)
         wait, now_ms, real_topic, real_queue_id = Wait.NONE, 0, topic, queue_id
-        # Every property that needs a closer look contains one of these; hardly any other message does.
-        needs_look = "DEL" in properties or "TIMER_" in properties or OWN_PREFIX in properties
-        if not is_retry:  # a retry has it from its first time
+        # All properties that need admission contain one of these; few other messages do.
+        needs_admission = "DEL" in properties or "TIMER_" in properties or OWN_PREFIX in properties
+        if not is_retry:  # a retry has the stamp from its first send
             properties = with_stamp(properties, self.stamp)
-        if needs_look:
+        if needs_admission:
             now_ms = self._now_ms()  # also the store time, from which a level's due time counts
             place = self._admission.admit(topic, queue_id, properties, now_ms)
             topic, queue_id, properties, wait = place[:4]
@@ -179,7 +179,7 @@ class MessageWriter:
         return f"{self.message_id_prefix}{at:016X}", queue_id, queue_offset, end_offset, ""
 
     def _send_cancel(self, place: Admitted, topic: str, queue_id: int, draft: Draft, now_ms: int) -> Sent:
-        """Store RocketMQ's own cancel message, under the first name it can mean that anything is known of."""
+        """Store RocketMQ's own cancel message, under the first of its possible names that has timers."""
         name, effect = self._pending.plan_cancel(meanings(decode_properties(place.properties)[TIMER_DELETE_KEY], topic))
         properties = cancel_properties(place.properties, name, is_effective=effect.timer_count > 0)
         self.limits.check_timer(properties, 0)
@@ -199,7 +199,7 @@ class MessageWriter:
             self._check_room(place.due_ms)
 
     def _check_room(self, due_ms: int) -> None:
-        self._timers.limits.check(due_ms, self._chance())
+        self._timers.limits.check(due_ms, self._random_fraction())
 
     def _note_waiting(self, place: Admitted, topic: str, entry: int) -> None:
         """Report a waiting message that was stored as this entry, in the order of entries."""
@@ -210,19 +210,19 @@ class MessageWriter:
         self._timers.pending[topic] += 1
 
     def _choose_queue(self, topic: Topic, queue_id: int) -> int:
-        """A queue for a sender that leaves the choice to the broker (a negative id)."""
+        """Choose a queue for a sender that leaves the choice to the broker with a negative id."""
         if 0 <= queue_id < topic.read_queues:
-            return queue_id  # one that is being given up: still read, so still written to
+            return queue_id  # the topic shrinks: this queue is still read, so it still accepts messages
         if queue_id >= 0:
             raise InvalidParameter(
                 f"topic {topic.name!r} has {topic.write_queues} queues to write to, none with the id {queue_id}",
-                hint="Ask the name server for its route again",
+                hint="Fetch the route of the topic again",
             )
         self._next_queue += 1
         return self._next_queue % topic.write_queues
 
     def recall_handle(self, topic: str, rounded_ms: int, unique_key: str) -> str:
-        """The handle by which a sender recalls the timer of this name and time."""
+        """The handle with which a sender recalls the timer of this name and time."""
         return encode_recall_handle(topic, self._settings.name, rounded_ms + 1, unique_key)
 
     # Batches
@@ -287,7 +287,7 @@ class MessageWriter:
     def _admit_member(self, place: Admitted, body: bytes, sysflag: int) -> bytes:
         """The encoded properties of a message of a batch; raises an error if it cannot be stored at this place."""
         if place.wait == Wait.CANCEL:
-            raise IllegalMessage("it cancels a timer, which a batch cannot", hint="Send it by itself")
+            raise IllegalMessage("a batch cannot contain a cancel", hint="Send the cancel as a single message")
         if place.wait == Wait.TIMER:
             self._check_timer(place, sysflag)
         properties = self.limits.encode_properties(place.properties, sysflag)
@@ -298,7 +298,7 @@ class MessageWriter:
     # Runs of the send lane
 
     def timer_room(self, now_ms: int) -> int:
-        """How many ordinary timers can be stored now in a row; 0 if each of them needs a closer look."""
+        """How many ordinary timers can be stored now in a row; 0 if each of them needs a check."""
         if self._log_writer.monotonic_store_ms(TIMER_TOPIC, now_ms) != now_ms:
             return 0
         return self._timers.limits.unchecked_room()
@@ -329,11 +329,11 @@ class MessageWriter:
 
     @property
     def max_timer_block_bytes(self) -> int:
-        """How long a block of timers may be: half a segment, so that little of one is left unused."""
+        """How long a block of timers may be: half a segment, so that little of a segment stays unused."""
         return self._log_writer.segment_bytes // 2
 
     def append_timers(self, block: Block, timers_by_topic: Iterable[tuple[str, int]]) -> None:
-        """Store a block of timers that the caller has admitted, so many for each real topic."""
+        """Store a block of timers that the caller has admitted, with their number per real topic."""
         self._log_writer.append_block(block)
         for topic, timers in timers_by_topic:
             self._timers.pending[topic] += timers

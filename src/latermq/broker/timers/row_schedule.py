@@ -55,9 +55,9 @@ class RowSchedule:
         config: Config,
         *,
         store_host: bytes,
-        chance: Callable[[], float],
+        random_fraction: Callable[[], float],
     ) -> None:
-        """`chance` returns random numbers from 0 to 1; they select the timers of a full second to reject."""
+        """`random_fraction` returns random numbers from 0 to 1; they select the timers of a full second to reject."""
         self._writer = writer
         self._topics = topics
         self._queue_table = queues
@@ -68,7 +68,7 @@ class RowSchedule:
         self._default_queues = config.broker.default_queues
         self._slot_limit = config.timer.slot_limit
         self._store_host = store_host
-        self._chance = chance
+        self._random_fraction = random_fraction
         self._next_queue = 0
         self._stamp = (
             b"\x02" + writer.stamp.removesuffix("\x02").encode()
@@ -140,7 +140,7 @@ class RowSchedule:
             return
         slots, firsts, counts = np.unique(slots_of(dues), return_index=True, return_counts=True)
         for slot_ms, first, count in zip(slots.tolist(), firsts.tolist(), counts.tolist(), strict=True):
-            timers.limits.check(int(dues[first]), self._chance())
+            timers.limits.check(int(dues[first]), self._random_fraction())
             total = timers.slots.count(slot_ms) + count
             if total > 2 * limit:
                 timers.tallies.refused += count

@@ -13,7 +13,7 @@ def notify_group_changed(notices: Notices, group: str) -> None:
     about = (code, group)
     if not notices.is_due(about):
         frame = encode_frame(code, 0, flag=FLAG_ONEWAY, fields={"consumerGroup": group})
-        notices.tell(Notice(about, group, frame))
+        notices.send(Notice(about, group, frame))
 
 
 class GroupChanges:

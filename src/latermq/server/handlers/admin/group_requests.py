@@ -340,7 +340,7 @@ class GroupRequests:
         group = self._members.consumer_group(header.group)
         if group is not None:
             has_cpp = any(member.language == CPP for member in group.members.values())
-            self._notices.tell(reset_notice(header, body, _encode_for_cpp(queues) if has_cpp else None))
+            self._notices.send(reset_notice(header, body, _encode_for_cpp(queues) if has_cpp else None))
         self._answer_when_saved(connection, command, body)
         return None
 
