@@ -187,7 +187,7 @@ def test_a_message_is_taken_though_deleting_another_topic_failed_before_its_own_
         async with connect(process.listener.port) as client:
             assert (await send(client, "old")).code == Response.SUCCESS
             process._disk.replace = fail  # type: ignore[method-assign]
-            broker.topics.make_retry("%RETRY%readers", 1)
+            broker.topics.create_retry_topic("%RETRY%readers", 1)
             assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "old"})).code != Response.SUCCESS
             process._disk.replace = replace  # type: ignore[method-assign]
             assert (await asyncio.wait_for(send(client, "%RETRY%readers"), 5)).code == Response.SUCCESS

@@ -17,13 +17,13 @@ from latermq.broker.messages.writer import MessageWriter
 from latermq.broker.metrics.topic_traffic import TopicTraffic
 from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.notifications import Notices
-from latermq.broker.tables.adopted_topics import adopt_awaited, adopt_queues
+from latermq.broker.tables.adopted_topics import adopt_queues, adopt_timer_topics
 from latermq.broker.tables.config_files import TOPICS_PATH
 from latermq.broker.tables.known_ends import known_ends
 from latermq.broker.tables.table_loader import open_tables
 from latermq.broker.tables.table_saver import Tables
 from latermq.broker.tables.unused_names import UnusedNames
-from latermq.broker.tables.writable_topics import WritableTopics, wait_until_saved
+from latermq.broker.tables.writable_topics import WritableTopics, reject_unsaved
 from latermq.broker.timers.destinations import Destinations
 from latermq.broker.timers.far_timers import FarTimers
 from latermq.broker.timers.generated_keys import GeneratedKeys
@@ -113,7 +113,7 @@ class Broker:
         self.reader = MessageReader(self.store.reader, self.topics, self.groups, settings, self.traffic)
         self.progress = ConsumerProgress(self.store.reader, self.topics, self.groups, self.offsets, settings)
         self.topic_traffic = TopicTraffic(self.store.queues, clock.monotonic_s())
-        unsound = {trouble.path for trouble in self.troubles}
+        damaged_paths = {trouble.path for trouble in self.troubles}
         self.ingest = IngestMark(disk)
         self.far_names = FarNames(disk)
         if not self.store.recovery.had_checkpoint:
@@ -129,14 +129,21 @@ class Broker:
         self._must_recount_timers = False
         self._open_waiting(levels)
         self.tables = Tables(
-            disk, clock, self.store, self.topics, self.groups, self.offsets, self.timers.level_marks, unsound=unsound
+            disk,
+            clock,
+            self.store,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.timers.level_marks,
+            damaged_paths=damaged_paths,
         )
         self.tables.encode_offsets(self.offsets.stale_blocks)  # all blocks, because no client is connected yet
         self.tables.load_unused()
-        self._open_for_senders(random_fraction, wait_until_saved if defers_topic_saves else self.tables.save)
+        self._open_for_senders(random_fraction, reject_unsaved if defers_topic_saves else self.tables.save)
         self._open_for_operators()
         if self.topics.is_lost:
-            self.adopted_topics += adopt_awaited(self.topics, self.timers.pending)
+            self.adopted_topics += adopt_timer_topics(self.topics, self.timers.pending)
         # If this start resumed from a checkpoint and its engine, the next start can do so too, and this one need not
         # wait for the disk. The old checkpoint does not apply to an engine that is filled again.
         if self.store.recovery.resumed is None or not self.has_whole_engine:

@@ -12,7 +12,7 @@ from latermq.broker.messages.write_gate import WriteGate
 from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.tables.table_loader import open_tables
 from latermq.broker.tables.topics import UnsavedTopic
-from latermq.broker.tables.writable_topics import WritableTopics, wait_until_saved
+from latermq.broker.tables.writable_topics import WritableTopics, reject_unsaved
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, StoreConfig
 from latermq.errors import ServiceUnavailable
@@ -76,7 +76,7 @@ def test_a_full_disk_refuses_new_messages_before_retries() -> None:
 
 def test_a_topic_is_writable_only_once_it_is_saved() -> None:
     parts = Parts()
-    topics = WritableTopics(parts.topics, WriteGate(parts.store, StoreConfig()), wait_until_saved)
+    topics = WritableTopics(parts.topics, WriteGate(parts.store, StoreConfig()), reject_unsaved)
     with pytest.raises(UnsavedTopic):
         topics.find("orders", "", 8)
     assert "orders" not in topics.open

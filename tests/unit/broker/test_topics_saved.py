@@ -43,7 +43,7 @@ def test_no_send_is_acknowledged_while_its_topic_cannot_be_saved() -> None:
 def test_a_topic_whose_file_is_being_written_beside_the_loop_is_not_saved_yet() -> None:
     disk, clock = MemoryDisk(), SimulatedClock(NOW_MS)
     broker = open_broker(disk, clock)
-    broker.topics.make_retry("%RETRY%readers", 1)
+    broker.topics.create_retry_topic("%RETRY%readers", 1)
     savers = broker.tables.savers()
     assert not broker.topics.is_saved("%RETRY%readers")
     for save in savers:
@@ -55,7 +55,7 @@ def test_a_topic_that_is_saved_does_not_wait_for_others() -> None:
     disk, clock = MemoryDisk(), SimulatedClock(NOW_MS)
     broker = open_broker(disk, clock)
     send(broker, b"first")
-    broker.topics.make_retry("%RETRY%readers", 1)
+    broker.topics.create_retry_topic("%RETRY%readers", 1)
     fail_topics_file(disk)
     send(broker, b"second")
     assert bodies(broker) == [b"first", b"second"]

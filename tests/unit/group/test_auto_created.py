@@ -28,7 +28,7 @@ def settings(**changes: object) -> BrokerConfig:
 def beat(broker: Broker, group: str = "readers") -> None:
     """What a heartbeat makes."""
     broker.groups.require(group, HOST)
-    broker.topics.make_retry(f"%RETRY%{group}", 1, HOST)
+    broker.topics.create_retry_topic(f"%RETRY%{group}", 1, HOST)
 
 
 def fill(made: AutoCreated, host: bytes, count: int, *, unused: bool, prefix: str = "g") -> None:
@@ -80,7 +80,7 @@ def test_sends_and_heartbeats_stop_at_the_bound_and_operators_do_not() -> None:
     with pytest.raises(NoPermission):
         send(broker, b"second", topic="another")
     with pytest.raises(NoPermission):
-        broker.topics.make_retry("%RETRY%others", 1, HOST)
+        broker.topics.create_retry_topic("%RETRY%others", 1, HOST)
     broker.topics.put(Topic(name="another"))
     send(broker, b"second", topic="another")
     broker.reader.check_readable("g1", "orders", 0, HOST)

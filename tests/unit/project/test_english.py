@@ -39,7 +39,7 @@ CHECKED = (
     "examples/*",
     "scripts/demo",
     "src/latermq/__init__.py",
-    "src/latermq/broker/timers/*.py",
+    "src/latermq/broker/**/*.py",
     "src/latermq/cli/*.py",
     "src/latermq/cli/bench/*.py",
     "src/latermq/cli/commands/*.py",

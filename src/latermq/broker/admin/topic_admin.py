@@ -90,13 +90,13 @@ class TopicAdmin:
         remove_files = self._store.remove_topic(topic)  # first: the disk may be full
         self._topics.remove(topic)
         self._offsets.remove_topic(topic)
-        self._topics.leaving.add(topic)
+        self._topics.pending_deletions.add(topic)
 
         def remove() -> None:
             try:
                 remove_files()
             finally:
-                self._topics.leaving.discard(topic)
+                self._topics.pending_deletions.discard(topic)
 
         return [remove, *self._tables.savers()]
 

@@ -54,7 +54,7 @@ class Retries:
             return 0
         topic = retry_topic(group.name)
         # Before the look-up of the message, and for dead letters too: RocketMQ reports errors in this order.
-        self._topics.make_retry(topic, group.retry_queues, by)
+        self._topics.create_retry_topic(topic, group.retry_queues, by)
         message = self._log_reader.read_message(request.physical_offset)
         if message is None:
             raise MessageNotFound(
@@ -148,7 +148,7 @@ class Retries:
         if len(with_reason) <= MAX_PROPERTIES_BYTES:
             encoded = with_reason  # otherwise the dead letter has no reason, which is better than losing it
         topic = dead_letter_topic(group.name)
-        self._topics.make_retry(topic, DEAD_LETTER_QUEUES, by)
+        self._topics.create_retry_topic(topic, DEAD_LETTER_QUEUES, by)
         return self._writer.append_admitted(
             topic,
             0,

@@ -24,7 +24,7 @@ def adopt_queues(
     return sorted(queues)
 
 
-def adopt_awaited(topics: Topics, pending: Mapping[str, int]) -> list[str]:
+def adopt_timer_topics(topics: Topics, pending: Mapping[str, int]) -> list[str]:
     """Restore topics that only pending timers mention. Otherwise these timers would become dead letters."""
     adopted = [topic for topic, count in pending.items() if count > 0 and topics.find(topic) is None]
     for topic in adopted:

@@ -157,7 +157,7 @@ def _repaired(data: bytes, shape: _Shape) -> Any:
     fields: dict[bytes, msgspec.structs.FieldInfo] = {}
     if isinstance(shape.entry, type) and issubclass(shape.entry, Struct):
         fields = {one.encode_name.encode(): one for one in msgspec.structs.fields(shape.entry)}
-    kept = []
+    readable = []
     for name, value in members(data):
         if name in fields:
             try:
@@ -166,9 +166,9 @@ def _repaired(data: bytes, shape: _Shape) -> Any:
                 if fields[name].name in shape.essential:
                     return None
                 continue
-            kept.append(b'"%s":%s' % (name, value))
+            readable.append(b'"%s":%s' % (name, value))
     try:
-        return decode_json(b"{%s}" % b",".join(kept), shape.entry) if kept else None
+        return decode_json(b"{%s}" % b",".join(readable), shape.entry) if readable else None
     except UnreadableJson:
         return None
 

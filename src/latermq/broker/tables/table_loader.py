@@ -33,9 +33,9 @@ def open_tables(
         auto_created=AutoCreated("groups", client_clock, settings.max_auto_created),
     )
     offsets = ConsumerOffsets(load_table(disk, OFFSETS_PATH, OffsetTable, troubles), settings.max_offsets)
-    in_trouble = {trouble.path for trouble in troubles}
+    damaged_paths = {trouble.path for trouble in troubles}
     # A table from a backup is saved soon, so that the next start finds it at once.
-    topics.changed = TOPICS_PATH in in_trouble
-    groups.changed = GROUPS_PATH in in_trouble
-    offsets.changed = OFFSETS_PATH in in_trouble
+    topics.changed = TOPICS_PATH in damaged_paths
+    groups.changed = GROUPS_PATH in damaged_paths
+    offsets.changed = OFFSETS_PATH in damaged_paths
     return topics, groups, offsets

@@ -57,7 +57,7 @@ class _Pieces:
         return self()
 
 
-def do_all(works: Iterable[Callable[[], None]]) -> None:
+def run_all(works: Iterable[Callable[[], None]]) -> None:
     """Run all of these even if some fail, then raise the first failure.
 
     A skipped one would never be repeated, because a table counts as saved once its copy is made.
@@ -84,11 +84,11 @@ class Tables:
         groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
         marks: Callable[[], dict[int, int]],
-        unsound: Collection[str] = (),
+        damaged_paths: Collection[str] = (),
     ) -> None:
         """`marks` are the offsets of the delay levels below which everything is delivered.
 
-        `unsound` are files that could not be parsed at the start. The other files are backed up before they are
+        `damaged_paths` are files that could not be parsed at the start. The other files are backed up before they are
         replaced for the first time, so that the next start has a fallback if one is damaged.
         """
         self._disk = disk
@@ -101,10 +101,10 @@ class Tables:
         self._saved_marks: dict[int, int] = {}
         self._saved_timers: TimerMarks | None = None
         # Written off the loop, or on it if a message waits for them.
-        self._writing = threading.Lock()
+        self._write_lock = threading.Lock()
         self._numbers = itertools.count()
         self._written_numbers: dict[str, int] = {}
-        self._unkept = {TOPICS_PATH, GROUPS_PATH, OFFSETS_PATH}.difference(unsound)
+        self._backup_paths = {TOPICS_PATH, GROUPS_PATH, OFFSETS_PATH}.difference(damaged_paths)
         self._newest: dict[str, tuple[int, Content]] = {}
         self._topic_texts, self._group_texts = EntryTexts(encode_topic), EntryTexts(encode_group)
         # No client waits yet. From now on only changes are encoded.
@@ -112,7 +112,7 @@ class Tables:
         self._groups_content()
 
     def savers(self, *, with_offsets: bool = True) -> list[Callable[[], None]]:
-        """The work that saves all changed tables, which may run off the loop: see `do_all`.
+        """The work that saves all changed tables, which may run off the loop: see `run_all`.
 
         Offsets that changed since they were encoded are saved with their old values (`encode_offsets`).
         """
@@ -151,7 +151,7 @@ class Tables:
             )
 
             def save_timers() -> None:
-                with self._writing:
+                with self._write_lock:
                     self._disk.replace(TIMER_CHECKPOINT_PATH, data)
                 self._saved_timers = timers
 
@@ -161,7 +161,7 @@ class Tables:
     def save(self) -> None:
         """Save changed tables now."""
         self.encode_offsets(self._offsets.stale_blocks)
-        do_all(self.savers())
+        run_all(self.savers())
 
     def encode_offsets(self, blocks: int) -> None:
         """Encode this many blocks of changed consumer offsets for saving, none beyond the flushed messages."""
@@ -227,19 +227,19 @@ class Tables:
         number = self._newest[path][0]
 
         def write() -> None:
-            with self._writing:
+            with self._write_lock:
                 if self._written_numbers.get(path, -1) < number:
                     newest, content = self._newest[path]
-                    self._keep_backup(path)
+                    self._back_up(path)
                     self._disk.replace(path, content())
                     self._written_numbers[path] = newest
 
         return write
 
-    def _keep_backup(self, path: str) -> None:
-        if path not in self._unkept:
+    def _back_up(self, path: str) -> None:
+        if path not in self._backup_paths:
             return
-        self._unkept.discard(path)
+        self._backup_paths.discard(path)
         data = self._disk.read(path)
         if data:
             with contextlib.suppress(StoreError):  # the table itself matters more

@@ -41,13 +41,13 @@ class Topics:
         # Changes are numbered, and each topic has the number of its last one. It is saved once the file includes it.
         self.version = self.saved_version = 0
         self._versions: dict[str, int] = {}
-        self._versions_kept = _FEW_VERSIONS
+        self._versions_limit = _FEW_VERSIONS
         # Saved topics that accept messages without further checks. Nearly every send finds its topic here.
         self.open: dict[str, Topic] = {}
         # Set with every change, for the registration with the name servers.
-        self.unannounced = False
+        self.needs_registration = False
         # Removed, but their files still exist. They cannot be created again before the files are deleted.
-        self.leaving: set[str] = set()
+        self.pending_deletions: set[str] = set()
         # The file could not be parsed and there was no backup, so a missing topic may have existed.
         self.is_lost = False
         self._add_system_topics()
@@ -121,7 +121,7 @@ class Topics:
 
     def _make_on_the_way(self, topic: str, default_topic: str, default_queues: int, by: bytes) -> Topic:
         if topic.startswith(RETRY_PREFIX):
-            return self.make_retry(topic, 1, by)
+            return self.create_retry_topic(topic, 1, by)
         template = self.table.topics.get(default_topic or AUTO_CREATE_TOPIC)
         if template is None or not template.permissions & INHERIT:
             raise TopicNotFound(
@@ -136,7 +136,7 @@ class Topics:
         self.auto_created.add(by, topic, unused=False)
         return config
 
-    def make_retry(self, topic: str, queues: int, by: bytes = b"") -> Topic:
+    def create_retry_topic(self, topic: str, queues: int, by: bytes = b"") -> Topic:
         """A group's retry or dead-letter topic, created if it is missing. It is unused until its first message."""
         found = self.table.topics.get(topic)
         if found is not None:
@@ -152,7 +152,7 @@ class Topics:
         check_topic(topic.name)
         table = self.table.topics
         self._check_queues(topic, table.get(topic.name))
-        if topic.name in self.leaving:
+        if topic.name in self.pending_deletions:
             raise Busy(f"topic {topic.name!r} is being deleted", hint="Try again in a moment")
         if topic.name not in table and len(table) >= self._config.max_topics:
             raise NoPermission(
@@ -207,15 +207,15 @@ class Topics:
     def _touch(self, topic: str) -> None:
         self.table.version.bump(self._clock.now_ms())
         self.version += 1
-        if len(self._versions) >= 2 * self._versions_kept:  # rarely, since a heartbeat may create a thousand topics
+        if len(self._versions) >= 2 * self._versions_limit:  # rarely, since a heartbeat may create a thousand topics
             saved = self.saved_version
             self._versions = {name: version for name, version in self._versions.items() if version > saved}
-            self._versions_kept = max(_FEW_VERSIONS, len(self._versions))
+            self._versions_limit = max(_FEW_VERSIONS, len(self._versions))
         self._versions[topic] = self.version
         self.unsaved.add(topic)
         self.open.clear()
         self.changed = True
-        self.unannounced = True
+        self.needs_registration = True
 
     def names(self) -> list[str]:
         """The names of all topics, sorted."""

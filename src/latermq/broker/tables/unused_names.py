@@ -1,4 +1,4 @@
-"""Retry topics and groups that clients auto-created and nobody used: they are removed again."""
+"""Removes auto-created retry topics and groups that are not used."""
 
 from collections import Counter
 
@@ -8,11 +8,11 @@ from latermq.group.offsets import ConsumerOffsets
 from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.names import dead_letter_topic, group_of, retry_topic
 
-_LOOKED_AT_ONCE = 500  # about 1 ms
+_NAMES_PER_ROUND = 500  # about 1 ms
 
 
 class UnusedNames:
-    """Removes topics and groups that no client has been seen with for broker.keep_unused.
+    """Removes topics and groups that had no connected client for broker.keep_unused.
 
     A topic counts as used from its first message on (`Topics.for_send`). A topic that is removed has no file and no
     record, and the next heartbeat of its group creates it again.
@@ -36,7 +36,7 @@ class UnusedNames:
         self._idle_s = keep_unused_ms / 1000
 
     def remove(self) -> tuple[int, int]:
-        """Remove some of them; return how many topics and groups."""
+        """Remove some topics and groups; return the number of each."""
         counts = self._remove_topics(), self._remove_groups()
         for kind in (self._topics.auto_created, self._groups.auto_created):
             kind.forget_old()
@@ -44,7 +44,7 @@ class UnusedNames:
 
     def _remove_topics(self) -> int:
         removed, names = 0, self._topics.auto_created
-        for topic in names.idle(self._idle_s, _LOOKED_AT_ONCE):
+        for topic in names.idle(self._idle_s, _NAMES_PER_ROUND):
             group = group_of(topic)
             if self._members.consumer_group(group) is not None:
                 names.note_client(topic)
@@ -57,11 +57,11 @@ class UnusedNames:
 
     def _remove_groups(self) -> int:
         removed, names = 0, self._groups.auto_created
-        for group in names.idle(self._idle_s, _LOOKED_AT_ONCE):
-            own = (self._topics.find(topic) for topic in (retry_topic(group), dead_letter_topic(group)))
+        for group in names.idle(self._idle_s, _NAMES_PER_ROUND):
+            topics = (self._topics.find(topic) for topic in (retry_topic(group), dead_letter_topic(group)))
             if self._members.consumer_group(group) is not None:
                 names.note_client(group)
-            elif self._offsets.has_any(group) or any(topic is not None for topic in own):
+            elif self._offsets.has_any(group) or any(topic is not None for topic in topics):
                 names.use(group)
             else:
                 self._groups.remove(group)

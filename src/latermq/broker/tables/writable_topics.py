@@ -1,4 +1,4 @@
-"""The topics that messages are written to: looked up or auto-created, and saved before their first message."""
+"""Finds or auto-creates the topics of messages, and saves them before their first message."""
 
 from collections.abc import Callable
 
@@ -7,8 +7,8 @@ from latermq.broker.tables.topics import Topics, UnsavedTopic
 from latermq.model.topic import Topic
 
 
-def wait_until_saved() -> None:
-    """Save a topic by letting the caller wait: it tries again once the tables were saved off the loop."""
+def reject_unsaved() -> None:
+    """Reject the message; the caller tries again after the tables are saved off the event loop."""
     raise UnsavedTopic
 
 
@@ -34,7 +34,7 @@ class WritableTopics:
         self.open[topic] = config
         return config
 
-    def make_retry(self, topic: str, queues: int, by: bytes) -> None:
-        """A group's retry or dead-letter topic, created if it is missing; refused if it may not be written to."""
-        self._topics.make_retry(topic, queues, by)
+    def create_retry_topic(self, topic: str, queues: int, by: bytes) -> None:
+        """Create a group's retry or dead-letter topic if it is missing; raise an error if it is not writable."""
+        self._topics.create_retry_topic(topic, queues, by)
         self.find(topic, "", queues, is_retry=True)

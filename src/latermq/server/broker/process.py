@@ -17,7 +17,7 @@ import structlog
 import uvloop
 
 from latermq.broker.broker import Broker
-from latermq.broker.tables.table_saver import do_all
+from latermq.broker.tables.table_saver import run_all
 from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_METRICS_PORT, Config
 from latermq.errors import LaterMQError, StoreError
@@ -322,7 +322,7 @@ class BrokerProcess:
                 self.end(error)
 
         loop = asyncio.get_running_loop()
-        future = self._worker.submit(do_all, works)
+        future = self._worker.submit(run_all, works)
         future.add_done_callback(lambda finished: loop.call_soon_threadsafe(done, finished.exception()))
 
     def on_clock_set(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from latermq.broker.tables.table_saver import do_all
+from latermq.broker.tables.table_saver import run_all
 from latermq.errors import Busy, LaterMQError
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command
 from latermq.server.remoting.connection import Connection
@@ -17,7 +17,7 @@ MAX_UNREAD_REPLY_BYTES = 4096  # largest late reply to a peer that has unread da
 def run_inline(works: list[Work], when_done: WhenDone) -> None:
     """Do the work synchronously, for callers in which nothing else needs the thread."""
     try:
-        do_all(works)
+        run_all(works)
     except LaterMQError as error:
         when_done(error)
     else:

@@ -91,8 +91,8 @@ class BrokerService:
 
     def on_turn_end(self) -> None:
         self.flush_queue.on_turn_end()
-        if self._topics.unannounced:
-            self._topics.unannounced = False
+        if self._topics.needs_registration:
+            self._topics.needs_registration = False
             self._on_topics_changed()
         if self._timers.noted:
             self._on_scheduled()

@@ -132,7 +132,9 @@ class ConsumerRequests:
                 known.append(consumer)
                 if group.retry_queues > 0:
                     # Created before any message is sent back: clients look for it at start and at each rebalance.
-                    self._topics.make_retry(retry_topic(consumer.group), group.retry_queues, connection.peer_host)
+                    self._topics.create_retry_topic(
+                        retry_topic(consumer.group), group.retry_queues, connection.peer_host
+                    )
             except GroupNotFound:
                 continue
             except NoPermission as error:

@@ -95,7 +95,7 @@ class AdminContext:
 
     def answer_when_announced(self, connection: Connection, command: Command, works: list[Work]) -> None:
         """Reply after the work is done, saved and announced: a route query after the reply must find the topic."""
-        self.topics.unannounced = False
+        self.topics.needs_registration = False
 
         def when_done(error: LaterMQError | None) -> None:
             self.saves.waiting += 1  # for the name servers
