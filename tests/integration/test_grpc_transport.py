@@ -245,6 +245,28 @@ def test_a_request_that_is_not_grpc_gets_an_http_status(server: RunningListener)
         assert client.answer(3)[0][b":status"] == b"405"
 
 
+def test_an_unknown_encoding_is_refused_with_those_that_are_known(server: RunningListener) -> None:
+    with connected(server) as client:
+        client.request(1, "Echo", b"x", (b"grpc-encoding", b"snappy"))
+        fields, _ = client.answer(1)
+        assert fields[b"grpc-status"] == b"12"
+        assert fields[b"grpc-accept-encoding"] == b"identity,gzip"
+
+
+def test_a_handler_that_fails_when_it_is_cancelled_harms_no_other_call(server: RunningListener) -> None:
+    def fail() -> None:
+        raise ValueError("as asked")
+
+    with connected(server) as client:
+        server.service.waiting.clear()
+        client.request(1, "Wait", b"")
+        wait_until(lambda: len(server.service.waiting) == 1, "the call waits")
+        server.service.waiting[0].on_cancel = fail
+        client.send(reset_frame(1, ErrorCode.CANCEL))
+        client.request(3, "Echo", b"still here")
+        assert client.answer(3)[1] == framed(b"still here")
+
+
 def test_a_call_that_is_refused_early_does_not_end_its_connection(server: RunningListener) -> None:
     with connected(server) as client:
         client.send(frame(HEADERS, 4, 1, grpc_block("Unknown")))

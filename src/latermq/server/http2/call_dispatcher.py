@@ -42,11 +42,8 @@ class CallDispatcher:
         assert isinstance(call, Call)
         if stream.reset is None:
             self._receive(call, stream)
-            return
-        try:
+        else:
             call.cancel()
-        except Exception:
-            _log.exception("the handler of a cancelled call failed", path=_path(call))
 
     def sweep(self, now_s: float) -> None:
         oldest_s = now_s - self._connection.limits.request_timeout_s
@@ -66,7 +63,9 @@ class CallDispatcher:
             self._http2.outbox.headers(stream, refusal.block, end_stream=True)
             return
         except GrpcError as error:
-            self._http2.outbox.headers(stream, trailers_only(error.status, error.message), end_stream=True)
+            self._http2.outbox.headers(
+                stream, trailers_only(error.status, error.message, error.fields), end_stream=True
+            )
             return
         deadline_s = None if head.timeout_s is None else stream.opened_s + head.timeout_s
         call = Call(self._connection, stream, method, head.metadata, deadline_s)
@@ -148,7 +147,7 @@ class CallDispatcher:
         try:
             answer = method.serve(call, message)
         except GrpcError as error:
-            call.end(error.status, error.message)
+            call.end(error.status, error.message, error.fields)
             return
         except Exception:
             _log.exception("a call failed", path=_path(call))
@@ -171,7 +170,7 @@ class CallDispatcher:
             self._fail(call, GrpcError(StatusCode.INTERNAL, "internal error"))
 
     def _fail(self, call: Call, error: GrpcError) -> None:
-        call.expel(error.status, error.message)
+        call.expel(error)
 
     def _is_too_much(self) -> bool:
         if self._http2.held_bytes <= self._max_incomplete_bytes:

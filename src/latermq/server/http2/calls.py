@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
+
 from latermq.protocol.http2.grpc.messages import MessageReader, message_prefix
-from latermq.protocol.http2.grpc.status import HEAD, TAIL_OK, StatusCode, trailers, trailers_only
+from latermq.protocol.http2.grpc.status import HEAD, TAIL_OK, GrpcError, StatusCode, trailers, trailers_only
 from latermq.protocol.http2.stream import Stream
 from latermq.server.http2.connection import Http2Connection
+
+_log = structlog.get_logger(__name__)
 
 
 class Receiver(Protocol):
@@ -168,14 +172,20 @@ class Call:
         on_cancel = self.on_cancel
         self.close()
         if on_cancel is not None:
-            on_cancel()
+            self._report(on_cancel)
 
-    def expel(self, status: StatusCode, message: str) -> None:
+    def expel(self, error: GrpcError) -> None:
         """End the call without its handler, and report it to the handler."""
         on_cancel = self.on_cancel
-        self.end(status, message)
+        self.end(error.status, error.message, error.fields)
         if on_cancel is not None:
+            self._report(on_cancel)
+
+    def _report(self, on_cancel: Callable[[], None]) -> None:
+        try:
             on_cancel()
+        except Exception:
+            _log.exception("the handler of a cancelled call failed", path=self.path.decode(errors="replace"))
 
     def close(self) -> None:
         """Release what the call holds. The stream and its call refer to each other."""
@@ -195,4 +205,4 @@ class Call:
 
     def _expire(self) -> None:
         self._timer = None
-        self.expel(StatusCode.DEADLINE_EXCEEDED, "the deadline has passed")
+        self.expel(GrpcError(StatusCode.DEADLINE_EXCEEDED, "the deadline has passed"))

@@ -43,7 +43,9 @@ def call_head(request: Request) -> CallHead:
     encoding = metadata.get(b"grpc-encoding", IDENTITY)
     if encoding not in (IDENTITY, GZIP):
         raise GrpcError(
-            StatusCode.UNIMPLEMENTED, f"grpc-encoding {encoding[:40]!r} is not supported: use gzip or identity"
+            StatusCode.UNIMPLEMENTED,
+            f"grpc-encoding {encoding[:40]!r} is not supported: use gzip or identity",
+            [(b"grpc-accept-encoding", ACCEPTED_ENCODINGS)],
         )
     timeout = metadata.get(b"grpc-timeout")
     return CallHead(metadata, None if timeout is None else parse_timeout_s(timeout), encoding == GZIP)

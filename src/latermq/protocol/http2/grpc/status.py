@@ -35,11 +35,12 @@ class StatusCode(IntEnum):
 
 
 class GrpcError(LaterMQError):
-    """A call that ends with a status other than OK."""
+    """A call that ends with a status other than OK. `fields` are sent with the status."""
 
-    def __init__(self, status: StatusCode, message: str) -> None:
+    def __init__(self, status: StatusCode, message: str, fields: Pairs = ()) -> None:
         super().__init__(message)
         self.status = status
+        self.fields = fields
 
 
 _HEAD_FIELDS = [(b":status", b"200"), (b"content-type", b"application/grpc")]
