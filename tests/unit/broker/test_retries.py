@@ -474,7 +474,7 @@ def test_attributes_are_changed_kept_removed_and_checked(
     for wrong in ("", "0", "64", "x", "1.5", "-1", " ".join(["1"] * 65)):
         with pytest.raises(InvalidParameter):
             with_levels(broker, plus_retry_levels=wrong)
-    with pytest.raises(InvalidParameter, match="no change of a group's attribute"):
+    with pytest.raises(InvalidParameter, match="not a valid change of a group's attribute"):
         with_levels(broker, plus_colour="red")
     broker.tables.save()
     again = open_broker(disk.after_process_crash(), clock)
