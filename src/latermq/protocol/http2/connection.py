@@ -151,7 +151,7 @@ class ServerConnection:
             self._replenish()
 
     def grant(self, stream: Stream, size_bytes: int) -> None:
-        """Let the peer send more on a stream. It is told when this comes to a quarter of the stream's window."""
+        """Let the peer send more on a stream. A WINDOW_UPDATE is sent once this adds up to a quarter of the stream's window."""
         if stream.is_ended or stream.is_closed or size_bytes <= 0:
             return
         stream.owed_bytes += size_bytes
@@ -531,7 +531,7 @@ class ServerConnection:
             raise _calm(f"too many {what}")
 
     def _replenish(self) -> None:
-        """Enlarge the connection's window when a quarter of it can be given back."""
+        """Enlarge the connection's window when a quarter of it can be returned."""
         free_bytes = self.limits.max_held_bytes - self.held_bytes - self._window_bytes
         if free_bytes >= self.limits.max_held_bytes >> 2:
             self._window_bytes += free_bytes

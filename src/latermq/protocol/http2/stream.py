@@ -49,7 +49,7 @@ class Stream:
         self.left_bytes = request.content_bytes
         self.receive_window_bytes = receive_window_bytes
         self.held_bytes = 0
-        self.owed_bytes = 0  # of the window, not yet given back
+        self.owed_bytes = 0  # of the window, not returned to the peer yet
         self.is_listed = True  # in the list that the current `receive` returns; a new stream always is
 
         self.send_window_bytes = send_window_bytes

@@ -220,7 +220,7 @@ class BrokerProcess:
             _log.error("requests of drivers are rejected", reason=error.message, hint=error.hint)
             return b""
         if is_open_to_others(path):
-            hint = "Run chmod 600 on it: whoever reads it can stop the delivery of far timers"
+            hint = "Run chmod 600 on it: anyone who reads it can stop the delivery of far timers"
             _log.warning("other users can read the pipeline's secret", path=str(path), hint=hint)
         return secret
 

@@ -82,7 +82,7 @@ class BrokerService:
         try:
             reply = self.table.answer(endpoint, connection, command)
         except UnsavedTopic:
-            assert save_queue is not None, "nobody else raises UnsavedTopic"
+            assert save_queue is not None, "only sends raise UnsavedTopic"
             save_queue.add(connection, command)
             return None
         if reply is None:
