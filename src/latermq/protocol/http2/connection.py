@@ -151,7 +151,7 @@ class ServerConnection:
             self._replenish()
 
     def grant(self, stream: Stream, size_bytes: int) -> None:
-        """Let the peer send more on a stream. A WINDOW_UPDATE is sent once this adds up to a quarter of the stream's window."""
+        """Let the peer send more on a stream. A WINDOW_UPDATE follows once a quarter of its window is free."""
         if stream.is_ended or stream.is_closed or size_bytes <= 0:
             return
         stream.owed_bytes += size_bytes
