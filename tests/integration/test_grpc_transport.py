@@ -94,7 +94,7 @@ class SocketClient:
     def answer(self, stream_id: int) -> tuple[dict[bytes, bytes], bytes]:
         """The headers and trailers of an answer, and its data."""
         fields: dict[bytes, bytes] = {}
-        body = b""
+        body = bytearray()
         for kind, flags, number, payload in self.frames():
             assert kind != GOAWAY, payload
             if number == stream_id and kind == HEADERS:
@@ -102,7 +102,7 @@ class SocketClient:
             elif number == stream_id and kind == DATA:
                 body += payload
             if number == stream_id and kind in (HEADERS, DATA) and flags & END_STREAM:
-                return fields, body
+                return fields, bytes(body)
         raise AssertionError("the server closed the connection")
 
     def error(self) -> ErrorCode:
@@ -377,6 +377,16 @@ def test_a_streaming_handler_waits_for_a_slow_peer_and_learns_of_its_end(server:
         client.send(reset_frame(1, ErrorCode.CANCEL))
         wait_until(lambda: not server.service.tasks, "the handler ends")
     assert server.service.cancelled == ["/test.Service/Flood"]
+
+
+def test_a_stream_to_a_peer_with_large_windows_does_not_stall(server: RunningListener) -> None:
+    """No frame of the peer wakes the handler: it continues when the socket has taken what it sent."""
+    with connected(server, settings={INITIAL_WINDOW_SIZE: (1 << 31) - 1}) as client:
+        client.send(window_update(0, (1 << 31) - 65_536))
+        client.request(1, "Flood", b"3000")
+        fields, body = client.answer(1)
+        assert fields[b"grpc-status"] == b"0"
+        assert len(body) == 3000 * 10_005
 
 
 def test_incomplete_messages_cannot_fill_the_memory() -> None:

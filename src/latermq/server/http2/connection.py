@@ -157,8 +157,6 @@ class Http2Connection(asyncio.Protocol):
             handle = self._handler.handle
             for stream in self.http2.receive(data, self._monotonic_s()):
                 handle(stream)
-            if self.waiting:
-                self._wake()
         finally:
             self._is_busy = False
         self._flush()
@@ -170,7 +168,6 @@ class Http2Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._is_paused = False
         self.http2.outbox.resume()
-        self._wake()
         self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -279,6 +276,8 @@ class Http2Connection(asyncio.Protocol):
             return
         http2 = self.http2
         self._write(http2.outbox)
+        if self.waiting:
+            self._wake()  # what they send leaves in the next turn
         if self._is_paused or http2.outbox.queued_bytes:
             fault = http2.unread_fault(self._transport.get_write_buffer_size())
             if fault is not None:
