@@ -46,12 +46,15 @@ class Backoff(Generic[Time]):
 
         A remaining pause above the longest one began before the clock was set back.
         """
-        wait = self.not_before - now
-        return wait if wait <= self.longest else 0
+        return self.not_before - now if self._began_by(now) else 0
 
     def is_ready(self, now: Time) -> bool:
         """Whether the pause is over."""
-        return not 0 < self.not_before - now <= self.longest
+        return now >= self.not_before or not self._began_by(now)
+
+    def _began_by(self, now: Time) -> bool:
+        # Compares sums as `record_failure` computes them: the difference of two floats can exceed the longest pause.
+        return self.not_before <= now + self.longest
 
     def reset(self) -> None:
         """Reset after a success, or to retry without a pause."""

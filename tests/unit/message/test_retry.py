@@ -44,3 +44,12 @@ def test_a_clock_that_is_set_back_does_not_prolong_a_pause() -> None:
     backoff.record_failure("disk full", 100_000)
     assert backoff.wait(100_400) == 600
     assert backoff.is_ready(50_000)
+
+
+def test_a_longest_pause_is_not_skipped_because_of_rounding() -> None:
+    now_s = 16_382.601
+    assert (now_s + 5.0) - now_s > 5.0
+    backoff = Backoff(5.0, 5.0)
+    backoff.record_failure("no answer", now_s)
+    assert not backoff.is_ready(now_s)
+    assert backoff.wait(now_s) > 0
