@@ -5,6 +5,7 @@ import pytest
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
+from latermq.handover.cut import FOREVER_MS
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.properties import encode_properties
 from latermq.message.timer_code import kind_and_due, timer_code_of
@@ -40,6 +41,28 @@ ODD_ID = {**NAMED, "UNIQ_KEY": "odd-id", "LMQ_DUE_MS": DUE_MS, "LMQ_TIMER_ID": "
 ALL = {**NO_DUE, **NO_PLACE, **NOTHING, "odd-id": ODD_ID}
 
 
+NOW_MS, WINDOW_MS = SimulatedClock().now_ms(), 600_000
+
+
+def cut_of(number: object, frontier: object, handback_windows: int, last_windows: int) -> dict[str, str]:
+    """A cut as a client could send it to RocketMQ's broker, which stores any property. Times count in windows."""
+    handback, last = (NOW_MS + windows * WINDOW_MS for windows in (handback_windows, last_windows))
+    text = ":".join(map(str, (number, frontier, handback, FOREVER_MS, last, NOW_MS + 9 * WINDOW_MS)))
+    return {"LMQ_CUT": text, "TIMER_DEL_UNIQKEY": "anything", "TIMER_OUT_MS": DUE_MS}
+
+
+FIRST_CUT = cut_of(5, FOREVER_MS, 2, 0)
+ODD_CUTS = {
+    "superscript": [cut_of("²", FOREVER_MS, 2, 0)],
+    "endless": [cut_of(1, "9" * 5_000, 2, 0)],
+    "beyond-64-bits": [cut_of(1, "9" * 30, 2, 0)],
+    "frontier-before-its-handback": [cut_of(1, NOW_MS, 2, 0)],
+    "handback-before-the-last-one": [cut_of(1, FOREVER_MS, 0, 2)],
+    "overlapping-windows": [FIRST_CUT, cut_of(6, FOREVER_MS, 3, 1)],
+    "lower-number": [FIRST_CUT, cut_of(4, FOREVER_MS, 3, 2)],
+}
+
+
 def broker_with(records: dict[str, dict[str, str]]) -> tuple[MemoryDisk, SimulatedClock, Broker]:
     """A broker that has such records behind its checkpoint, and ordinary ones around them."""
     disk, clock = MemoryDisk(), SimulatedClock()
@@ -70,6 +93,23 @@ def test_a_start_passes_over_what_it_cannot_understand(engine: str, lost: bool) 
     assert dead == NO_DUE.keys() | NO_PLACE.keys(), "all that are timers are dead letters"
     assert broker.replay.unreadable_records.count == 2, broker.replay.unreadable_records.first
     assert broker.pending.cancel("orders", "last").verdict == Verdict.DELIVERED
+    broker.timers.engine.close()
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["checkpoint", "no-checkpoint"])
+@pytest.mark.parametrize("cuts", ODD_CUTS.values(), ids=ODD_CUTS)
+def test_a_start_passes_over_cuts_that_no_broker_has_written(cuts: list[dict[str, str]], lost: bool) -> None:
+    disk, clock, broker = broker_with({str(number): cut for number, cut in enumerate(cuts)})
+    broker.timers.engine.close()
+    disk = disk.after_process_crash()
+    if lost:
+        disk.remove(CHECKPOINT)
+    broker = open_broker(disk, clock)
+    assert broker.replay.unreadable_records.count == 1, broker.replay.unreadable_records.first
+    broker.far.run()
+    broker.store.flush()
+    pass_time(broker, clock, 61_000)
+    assert sorted(bodies(broker)) == [b"first", b"last"]
     broker.timers.engine.close()
 
 

@@ -13,6 +13,7 @@ from latermq.message.slots import last_slot_start
 FOREVER_MS = 1 << 53  # as a frontier: the broker owns all timers
 _PLACEHOLDER_KEY = "latermq.cut"  # the key of no timer
 _BLANK = "blank"
+_MAX_DIGITS = 18  # always fits into 64 bits
 
 
 class Cut(NamedTuple):
@@ -34,11 +35,19 @@ class Cut(NamedTuple):
         """Whether Spark may have timers to hand back at this cut."""
         return self.far_until_ms >= self.last_handback_ms and self.handback_ms > self.last_handback_ms
 
+    @property
+    def is_in_order(self) -> bool:
+        """Whether W only grows, and U is not below W (invariant 4)."""
+        return self.last_handback_ms <= self.handback_ms <= self.frontier_ms
+
+    def follows(self, earlier: "Cut") -> bool:
+        """Whether this cut can follow an earlier one. Otherwise their windows could overlap."""
+        return self.number > earlier.number and self.last_handback_ms >= earlier.handback_ms
+
 
 def cut_properties(cut: Cut) -> dict[str, str]:
     """The properties of a cut's record."""
-    in_order = cut.last_handback_ms <= cut.handback_ms <= cut.frontier_ms
-    assert in_order, f"W only grows, and U is never below W (invariant 4): {cut}"
+    assert cut.is_in_order, f"W only grows, and U is never below W (invariant 4): {cut}"
     values = (cut.number, *cut[2:])
     return {
         CUT: ":".join(map(str, values)),
@@ -54,13 +63,22 @@ def blank_properties(now_ms: int) -> dict[str, str]:
 
 
 def decode_cut(properties: dict[str, str], entry: int) -> Cut | None:
-    """Decode the cut in a record; None if the record is a blank."""
+    """Decode the cut in a record; None if the record is a blank.
+
+    RocketMQ stores any property that a client sends, so the record may have another writer than a broker of LaterMQ.
+    """
     if properties.get(CUT) == _BLANK:
         return None
     parts = properties.get(CUT, "").split(":")
-    if len(parts) != len(Cut._fields) - 1 or not all(part.isdigit() for part in parts):
-        raise CorruptStore(
-            f"entry {entry} of the timer topic is not a valid cut", hint="Use the release that wrote the store"
-        )
-    number, *times = map(int, parts)
-    return Cut(number, entry, *times)
+    if len(parts) == len(Cut._fields) - 1 and all(map(_is_number, parts)):
+        number, *times = map(int, parts)
+        cut = Cut(number, entry, *times)
+        if cut.is_in_order:
+            return cut
+    raise CorruptStore(
+        f"entry {entry} of the timer topic is not a valid cut", hint="Use the release that wrote the store"
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS

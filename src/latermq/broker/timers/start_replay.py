@@ -3,6 +3,8 @@
 A record that cannot be parsed has no effect and does not prevent the start.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from latermq.errors import CorruptStore
@@ -100,7 +102,7 @@ class StartReplay:
             kinds, _ = kinds_and_dues(found["tags"].astype(np.int64))
             for row in np.flatnonzero(kinds == CUT).tolist():
                 properties = self._properties(int(found["offset"][row]), int(found["size"][row]))
-                cut = self._cut_of(properties, start + row)
+                cut = self._cut_of(properties, start + row, cuts[-1:])
                 cuts += [cut] if cut is not None else []
             start += len(found)
         frontier.learn_before(queue.min_offset, cuts)
@@ -110,13 +112,17 @@ class StartReplay:
             return b""
         return record_properties(self._store.log.read(physical_offset, size))
 
-    def _cut_of(self, properties: bytes, entry: int) -> Cut | None:
-        """Return the cut of a record; None if it is a blank or cannot be parsed."""
+    def _cut_of(self, properties: bytes, entry: int, last: Sequence[Cut] = ()) -> Cut | None:
+        """Return the cut of a record; None if it is a blank, cannot be parsed, or contradicts other cuts."""
         try:
-            return decode_cut(decode_properties(properties.decode(errors="replace")), entry)
+            cut = decode_cut(decode_properties(properties.decode(errors="replace")), entry)
         except CorruptStore as error:
             self.unreadable_records.note(entry, error.message)
             return None
+        if cut is not None and not (self._timers.frontier.fits(cut) and all(map(cut.follows, last))):
+            self.unreadable_records.note(entry, "the cut contradicts the cuts before or after it")
+            return None
+        return cut
 
     def _read(self, physical_offset: int, size: int, entry: int) -> list[ReplayedCancel]:
         """Read an entry that is not a timer: note a cut; return one item for each name of a cancel or a move."""

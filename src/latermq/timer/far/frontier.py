@@ -36,6 +36,14 @@ class Frontier:
             self.ownership.add(cut)
         self._keep([cut])
 
+    def fits(self, cut: Cut) -> bool:
+        """Whether a cut found in the log agrees with the known cuts next to it."""
+        at = bisect_left(self._cuts, cut.entry, key=lambda known: known.entry)
+        if at < len(self._cuts) and self._cuts[at].entry == cut.entry:
+            return self._cuts[at] == cut
+        is_after = at == 0 or cut.follows(self._cuts[at - 1])
+        return is_after and (at == len(self._cuts) or self._cuts[at].follows(cut))
+
     def learn_before(self, first_entry: int, cuts: Sequence[Cut]) -> None:
         """Note that entries from this one on are in the log too; `cuts` are all the unknown cuts among them."""
         self.ownership.learn_before(first_entry, cuts)
