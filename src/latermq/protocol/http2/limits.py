@@ -1,7 +1,8 @@
 """Limits of one HTTP/2 connection. Every one bounds memory, or work that a peer causes without making calls.
 
 Memory of a connection is at most `max_held_bytes` (received and not consumed) + `max_unsent_bytes` (not yet sent) +
-`max_header_block_bytes` + two frames + about 1 KB for each of `max_streams`.
+`max_header_block_bytes` + two frames + about 2 KB for each of `max_streams` (measured
+with waiting calls, their metadata and timers).
 
 A rate allows a burst and then a number per second. A peer earns more PING, WINDOW_UPDATE, SETTINGS, empty DATA and
 ignored frames by useful work: one per KiB of DATA that it receives and four per finished call. gRPC's clients measure

@@ -29,13 +29,13 @@ def self_signed(folder: Path, now_ms: int) -> CertificateFiles:
 
 
 def _create(now: datetime.datetime) -> tuple[bytes, bytes]:
-    # Imported here: it takes 40 ms, and most starts find the certificate in place.
+    # Imported here: it takes 110 ms, and most starts find the certificate in place.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
 
-    key = ec.generate_private_key(ec.SECP256R1())  # a handshake costs a tenth of RSA's
+    key = ec.generate_private_key(ec.SECP256R1())  # a signature takes 58 µs, with RSA 560 µs
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _COMMON_NAME)])
     certificate = (
         x509.CertificateBuilder()

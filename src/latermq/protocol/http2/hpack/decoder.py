@@ -132,7 +132,7 @@ class HeaderDecoder:
         return _split(self.decode(block))
 
     def _split_known(self, block: bytes) -> tuple[list[Field], list[Pair], bool] | None:
-        """Split a block of ordinary form. A loop per field: 0.25 µs for a cached one, less for those of a prefix."""
+        """Split a block of ordinary form. A loop per field: measured 0.3 µs for a cached one."""
         special: list[Field] = []
         ordinary: list[Pair] = []
         is_ordered = True

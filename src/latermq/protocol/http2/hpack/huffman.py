@@ -2,7 +2,7 @@
 
 The code is canonical: the lengths of the codes determine the codes. A table row is a node of the code tree. An entry of
 a row says where a byte leads from there, and which characters it completes. Entries are computed on first use, because
-ordinary headers use few of the 65,536, and all of them take 4 MB.
+ordinary headers use few of the 65,536, and all of them take 5.7 MB.
 """
 
 from latermq.protocol.http2.frames import ConnectionFault, ErrorCode
@@ -63,7 +63,7 @@ _ROOT = _code_tree()
 
 
 def decode_huffman(data: bytes) -> bytes:
-    """Return the decoded string. Measured: 2 µs for the 36 characters of a UUID."""
+    """Return the decoded string. Measured: 1.5 µs for the 36 characters of a UUID."""
     node = _ROOT
     pieces = []
     for byte in data:
