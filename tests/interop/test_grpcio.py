@@ -124,7 +124,7 @@ def test_a_long_stream_to_a_slow_client(channel: grpc.Channel, server: RunningLi
         return seen[-1] == seen[-2]
 
     wait_until(is_waiting, 30, "the handler waits for its client", pause_s=0.3)
-    assert seen[-1] - before < 50_000_000  # the client's windows grow up to 16 MiB
+    assert seen[-1] - before < 50_000_000  # about 21 MB in a trial: the client's windows grow
     assert sum(len(message) for message in call) == 59_990_000
 
 
