@@ -108,9 +108,9 @@ def test_above_max_waiting_new_timers_are_refused_and_all_else_goes_on(engine: s
     due_ms = scene.clock.now_ms() + 60_000
     for number in range(100):
         scene.send(b"%d" % number, 1_000 + number, UNIQ_KEY=f"u{number}")
-    with pytest.raises(FlowControl, match="100 timers wait"):
+    with pytest.raises(FlowControl, match="100 timers are waiting"):
         scene.send(b"100", 1_000)
-    with pytest.raises(FlowControl, match="100 timers wait"):
+    with pytest.raises(FlowControl, match="100 timers are waiting"):
         scene.broker.writer.send_batch(
             "orders", 0, encode_batch([BatchMember(0, b"x", b"TIMER_DELAY_MS\x0110\x02")]), 1, HOST
         )

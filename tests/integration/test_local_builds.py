@@ -105,3 +105,31 @@ def test_one_window_that_fails_keeps_no_other_from_being_rolled(capsys: pytest.C
         "failed 6 ValueError: a defect",
         "built 7 local-7",
     ]
+
+
+@pytest.mark.parametrize("cancels", [1, 2, 3])
+def test_a_cancelled_build_leaves_no_process_behind(cancels: int) -> None:
+    children: list[asyncio.subprocess.Process] = []
+    create = asyncio.create_subprocess_exec
+
+    async def record(*command: str, **options: object) -> asyncio.subprocess.Process:
+        children.append(await create(*command, **options))  # type: ignore[arg-type]
+        return children[-1]
+
+    async def main() -> None:
+        task = asyncio.create_task(
+            Scripted("import time; time.sleep(600)").build([4], 60.0, lambda number, error: None)
+        )
+        while not children:  # noqa: ASYNC110 -- the build itself has no event
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+        for _ in range(cancels):
+            task.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert children[0].returncode is not None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio, "create_subprocess_exec", record)
+        asyncio.run(main())

@@ -154,5 +154,5 @@ def test_port_0_means_no_metrics() -> None:
 
 
 def test_a_number_that_is_no_port_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"metrics\.namesrv_port is 65536"):
+    with pytest.raises(ConfigError, match=r"metrics\.namesrv_port must be 0–65535, not 65536"):
         load_config(settings=["metrics.namesrv_port=65536"], environment={})

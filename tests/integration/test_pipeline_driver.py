@@ -153,8 +153,8 @@ def test_a_broker_with_another_secret_is_told_of_once_and_holds_up_no_other(
         wait_until(lambda: second.log().count("is not signed") >= 3, SLOW_S, "more than one try at broker-b")
         told = [record.getMessage() for record in caplog.records if "is not signed" in record.getMessage()]
         assert told == [
-            "feed of broker-b stalled: request 7011 is not signed with the secret of broker broker-b. The driver's "
-            "pipeline.secret_file must hold the same as the broker's: copy that file "
+            "feed of broker-b stalled: request 7011 is not signed with the secret of broker broker-b. Copy the "
+            "broker's pipeline.secret_file to the driver "
             f"({second.broker} answered 16)"
         ]
         assert other.state().epoch == 0

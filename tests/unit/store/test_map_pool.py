@@ -272,13 +272,13 @@ def test_a_topic_may_not_have_any_number_of_queues() -> None:
     broker = open_broker(MemoryDisk(), SimulatedClock(), settings=BrokerConfig(max_topic_queues=10))
     broker.topics.put(topic_of(10))
     for queues in (0, 11, 65_535):
-        with pytest.raises(IllegalMessage, match="1 to 10 are allowed") as caught:
+        with pytest.raises(IllegalMessage, match="the number must be 1 to 10") as caught:
             broker.topics.put(topic_of(queues, "other"))
         assert "broker.max_topic_queues" in caught.value.hint
     # One that had more before keeps them, and may be changed otherwise.
     broker.topics.adopt(topic_of(500, "old"))
     broker.topics.put(Topic(name="old", read_queues=500, write_queues=400))
-    with pytest.raises(IllegalMessage, match="1 to 500 are allowed"):
+    with pytest.raises(IllegalMessage, match="the number must be 1 to 500"):
         broker.topics.put(topic_of(501, "old"))
 
 

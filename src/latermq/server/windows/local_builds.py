@@ -54,7 +54,7 @@ class LocalBuilds:
             await _listen(process, len(numbers), limit_s, report)
         finally:
             _kill_group(process.pid)
-            await process.wait()
+            await _wait_for_exit(process)
 
 
 async def _listen(process: asyncio.subprocess.Process, count: int, limit_s: float, report: Report) -> None:
@@ -90,3 +90,11 @@ def _kill_group(pid: int) -> None:
     """Kill the process and its children. Ignore those that have already exited."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+async def _wait_for_exit(process: asyncio.subprocess.Process) -> None:
+    """Wait for a killed process even if this task is cancelled again, so that no process and no pipe is left behind."""
+    exited = asyncio.ensure_future(process.wait())
+    while not exited.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(exited)
