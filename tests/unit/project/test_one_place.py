@@ -4,6 +4,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+from latermq.message.properties import DELAY_LEVEL, OWN_PREFIX, TIMER_DELETE_KEY
+from latermq.timer.admission import TIMES
 from tests.unit.project.test_tidiness import ROOT, SRC, at, dotted, none_of, python_files, tree_of
 
 STRUCT_CALLS = {"Struct", "pack", "unpack", "pack_into", "unpack_from", "calcsize", "iter_unpack"}
@@ -99,3 +101,14 @@ def test_the_near_and_far_rule_is_written_in_one_package() -> None:
         for rule, home in rules.items()
         if path != SRC / home and re.search(rule, ast.unparse(node))
     )
+
+
+def test_the_quick_check_for_delays_finds_every_property_that_sets_a_time() -> None:
+    """Three hot paths search the encoded properties for these texts. A name without one would be ignored silently."""
+    check = re.compile(r'"(\w+)" in \w+ or "(\w+)" in \w+ or (OWN_PREFIX) in \w+')
+    places = ("broker/messages/writer.py", "broker/messages/batch_admission.py", "server/remoting/send_lane.py")
+    searched = {check.search((SRC / place).read_text()).groups() for place in places}  # type: ignore[union-attr]
+    assert len(searched) == 1, f"the places differ: {searched}"
+    texts = [OWN_PREFIX if text == "OWN_PREFIX" else text for text in searched.pop()]
+    names = (*TIMES, DELAY_LEVEL, TIMER_DELETE_KEY)
+    assert [name for name in names if not any(text in name for text in texts)] == []
