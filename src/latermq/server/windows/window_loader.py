@@ -1,8 +1,7 @@
 """Window loading: finds attempts, builds a window locally if Spark is late, and reads the rows.
 
 Loading, checking, building, skipping and saving are separate lanes. Each has its own threads or processes and its own
-limit. A block or
-failure in one lane, or for one window, does not delay the others.
+limit. A block or failure in one lane, or for one window, does not delay the others.
 """
 
 from collections.abc import Callable, Iterator, Sequence
