@@ -14,7 +14,7 @@ TESTS = tests/unit
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint format coverage dist bench golden clean
+.PHONY: help setup demo test test-long lint format coverage dist bench golden proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -55,6 +55,9 @@ bench: setup ## measure this machine
 
 golden: ## write tests/golden/data anew with Apache RocketMQ's own classes (needs Maven and a JDK)
 	cd tests/golden/java && mvn --quiet --batch-mode compile exec:exec
+
+proto: setup ## generate the Python module of messaging.proto
+	$(BIN)/python -m grpc_tools.protoc --proto_path=src --python_out=src --pyi_out=src latermq/protocol/messaging/messaging.proto
 
 clean: ## remove the environment and everything built: the tree as cloned
 	rm -rf .venv .tools dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
