@@ -15,8 +15,8 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, PROCESS_COLLECTOR, gener
 from prometheus_client.registry import Collector
 
 from latermq.errors import ConfigError, LaterMQError
+from latermq.server.accepted import network_of
 from latermq.server.remoting.connection import plain_ip
-from latermq.server.remoting.listener import network_of
 
 PATH = b"/metrics"
 MAX_REQUEST_BYTES = 8 * 1024

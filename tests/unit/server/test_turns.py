@@ -10,8 +10,9 @@ from latermq.clock import SimulatedClock
 from latermq.config import Duration, ServerConfig, Size
 from latermq.protocol.remoting.codes import Response
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, FrameReader, encode_frame, encode_response
+from latermq.server.accepted import network_of
 from latermq.server.remoting.connection import MAX_SLICED_REQUESTS, Connection
-from latermq.server.remoting.listener import Listener, network_of
+from latermq.server.remoting.listener import Listener
 
 TURN_MS = 5
 REQUEST_MS = 1

@@ -31,6 +31,7 @@ from latermq.protocol.remoting.routes import (
     UnregisterBrokerHeader,
 )
 from latermq.protocol.remoting.topics import TopicHeader
+from latermq.server.accepted import network_of
 from latermq.server.broker.config_file_errors import log_config_file_errors
 from latermq.server.change_log import Change
 from latermq.server.metrics_server import MetricsServer
@@ -44,7 +45,7 @@ from latermq.server.private_files import close_to_others
 from latermq.server.remoting.access import DELETE, GET, LIST, PUB, SUB, UPDATE, on_cluster, on_topic
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import BodyLimit, Endpoint, RequestTable
-from latermq.server.remoting.listener import Listener, network_of
+from latermq.server.remoting.listener import Listener
 from latermq.store.files.disk import Disk, FileDisk
 
 EXPIRE_EVERY_S = 5.0
