@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from latermq.clock import SystemClock
+from latermq.clock import SimulatedClock, SystemClock
 from latermq.protocol.http2.frames import (
     ACK,
     DATA,
@@ -315,41 +315,78 @@ def test_a_lost_connection_cancels_its_calls(server: RunningListener) -> None:
     wait_until(lambda: sorted(server.service.cancelled) == expected, "both calls are cancelled")
 
 
-def test_an_idle_connection_is_closed_gracefully() -> None:
-    limits = TransportLimits(idle_timeout_s=0.4, linger_s=0.2)
-    with running_listener(limits) as server, connected(server) as client:
+@pytest.fixture
+def clock() -> SimulatedClock:
+    return SimulatedClock()
+
+
+@pytest.fixture
+def timed(clock: SimulatedClock) -> Iterator[RunningListener]:
+    """A listener with the default timeouts, on the simulated clock."""
+    with running_listener(TransportLimits(linger_s=0.1), clock=clock) as running:
+        yield running
+
+
+def pass_s(server: RunningListener, clock: SimulatedClock, seconds: float) -> None:
+    """Advance the clock, and let the listener look at its connections."""
+
+    def advance() -> None:
+        clock.advance(int(seconds * 1000))
+        server.listener.sweep()
+
+    server.call(advance)
+
+
+def test_an_idle_connection_is_closed_gracefully(timed: RunningListener, clock: SimulatedClock) -> None:
+    with connected(timed) as client:
         client.request(1, "Wait", b"")
-        time.sleep(1.0)  # a call is not idleness, however long it takes
-        server.call(lambda: server.service.waiting[0].reply(b"done"))
+        wait_until(lambda: len(timed.service.waiting) == 1, "the call waits")
+        for _ in range(3):
+            pass_s(timed, clock, 3600)  # a call is not idleness, however long it takes
+        timed.call(lambda: timed.service.waiting[0].reply(b"done"))
         assert client.answer(1)[1] == framed(b"done")
+        pass_s(timed, clock, 0)
+        pass_s(timed, clock, 119)
+        assert all(kind != GOAWAY for kind, *_ in _frames_now(client))
+        pass_s(timed, clock, 1)
         assert client.error() == ErrorCode.NO_ERROR
 
 
-def test_a_silent_connection_is_closed() -> None:
-    limits = TransportLimits(greeting_timeout_s=0.2)
-    with running_listener(limits) as server:
-        for start in (b"", PREFACE[:10], PREFACE):
-            with connected(server, greet=False) as client:
-                client.send(start)
-                assert client.is_closed()
-        assert server.statistics()["failed_timeout"] == 3
+@pytest.mark.parametrize("start", [b"", PREFACE[:10], PREFACE], ids=["nothing", "part of the preface", "no SETTINGS"])
+def test_a_silent_connection_is_closed(timed: RunningListener, clock: SimulatedClock, start: bytes) -> None:
+    with connected(timed, greet=False) as client:
+        client.send(start)
+        wait_until(lambda: timed.statistics()["connections"] == 1, "the connection is accepted")
+        pass_s(timed, clock, 9)
+        assert timed.statistics()["connections"] == 1
+        pass_s(timed, clock, 1)
+        assert client.is_closed()
+        assert timed.statistics()["failed_timeout"] == 1
 
 
-def test_a_request_that_never_ends_is_refused() -> None:
-    with running_listener(TransportLimits(request_timeout_s=0.3)) as server, connected(server) as client:
+def test_a_request_that_never_ends_is_refused(timed: RunningListener, clock: SimulatedClock) -> None:
+    with connected(timed) as client:
         client.send(frame(HEADERS, 4, 1, grpc_block("Echo")), frame(DATA, 0, 1, framed(b"abc")))
         client.send(frame(HEADERS, 4, 3, grpc_block("Chat")))
+        for _ in _frames_now(client):
+            pass
+        pass_s(timed, clock, 59)
+        assert all(kind != HEADERS for kind, *_ in _frames_now(client))
+        pass_s(timed, clock, 1)
         assert client.answer(1)[0][b"grpc-status"] == b"4"
         client.send(frame(DATA, 1, 3, framed(b"a bidirectional call may wait")))
         assert client.answer(3)[0][b"grpc-status"] == b"0"
 
 
-def test_a_peer_that_opens_no_window_is_cut_off() -> None:
-    with running_listener(TransportLimits(stall_timeout_s=0.4)) as server:
-        with connected(server, settings={INITIAL_WINDOW_SIZE: 0}) as client:
-            client.request(1, "Echo", b"x")
-            assert client.is_closed()
-        assert server.statistics()["failed_stalled"] == 1
+def test_a_peer_that_opens_no_window_is_cut_off(timed: RunningListener, clock: SimulatedClock) -> None:
+    with connected(timed, settings={INITIAL_WINDOW_SIZE: 0}) as client:
+        client.request(1, "Echo", b"x")
+        wait_until(lambda: timed.statistics()["unsent_bytes"] > 0, "an answer waits for a window")
+        pass_s(timed, clock, 59)
+        assert timed.statistics()["connections"] == 1
+        pass_s(timed, clock, 1)
+        assert client.is_closed()
+        assert timed.statistics()["failed_stalled"] == 1
 
 
 def test_a_peer_that_does_not_read_cannot_fill_the_memory() -> None:
@@ -372,7 +409,8 @@ def test_a_streaming_handler_waits_for_a_slow_peer_and_learns_of_its_end(server:
     with connected(server) as client:
         client.request(1, "Flood", b"10000")
         wait_until(lambda: server.service.sent_bytes - sent_bytes >= 200_000, "it sends until its buffer is full")
-        time.sleep(0.3)
+        for _ in range(3):
+            assert any(kind == PING for kind, *_ in _frames_now(client)), "the loop has had a turn to send more"
         assert server.service.sent_bytes - sent_bytes < MIB
         client.send(reset_frame(1, ErrorCode.CANCEL))
         wait_until(lambda: not server.service.tasks, "the handler ends")

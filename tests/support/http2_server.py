@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import uvloop
 
-from latermq.clock import SystemClock
+from latermq.clock import Clock, SystemClock
 from latermq.protocol.http2.grpc.status import GrpcError, StatusCode
 from latermq.protocol.http2.hpack.encoder import encode_fields
 from latermq.protocol.http2.stream import Stream
@@ -187,11 +187,12 @@ def running_listener(
     tls: ssl.SSLContext | None = None,
     new_handler: HandlerFactory | None = None,
     port: int = 0,
+    clock: Clock | None = None,
 ) -> Iterator[RunningListener]:
     """A listener on a free port of the loopback interface."""
     service = TestService()
     handler = new_handler or grpc_handler(service.methods())
-    listener = Http2Listener(handler, limits or TransportLimits(), SystemClock(), tls)
+    listener = Http2Listener(handler, limits or TransportLimits(), clock or SystemClock(), tls)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
