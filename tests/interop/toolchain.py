@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,16 +26,7 @@ class ClassPaths:
 
 
 def build_java() -> ClassPaths:
-    need_tool("java", "the Java client runs on it")
-    mvn = need_tool("mvn", "it builds the Java programs")
-    jar = JAVA_TARGET / "interop.jar"
-    with _alone():
-        if _is_stale(jar, [JAVA_SOURCES / "pom.xml", *JAVA_SOURCES.glob("src/**/*.*")]):
-            # Offline first: with the jars already here it saves the look at every repository.
-            command = [mvn, "--quiet", "--batch-mode", "package"]
-            if _run([*command, "--offline"], JAVA_SOURCES).returncode != 0:
-                _check(_run(command, JAVA_SOURCES))
-            jar.touch()
+    jar = _built_jar(JAVA_SOURCES, "interop")
     libraries = f"{JAVA_TARGET / 'lib'}/*"
     return ClassPaths(f"{jar}:{libraries}", libraries)
 
@@ -49,9 +41,51 @@ def build_go_grpc() -> Path:
     return _built_go(HERE / "go_grpc", "go_grpc")
 
 
+def build_java_grpc() -> str:
+    """Return the class path of the program with grpc-java's client."""
+    jar = _built_jar(HERE / "java_grpc", "java_grpc")
+    return f"{jar}:{jar.parent / 'lib'}/*"
+
+
+def build_js_grpc() -> list[str]:
+    """Return the command that runs the program with grpc-js's client."""
+    return _built_node(HERE / "js_grpc", "check.js")
+
+
 def build_h2spec() -> Path:
     """Return the path of h2spec."""
     return _built_go(HERE / "h2spec", "h2spec", H2SPEC_PACKAGE)
+
+
+def _built_jar(folder: Path, name: str) -> Path:
+    need_tool("java", "the Java client runs on it")
+    mvn = need_tool("mvn", "it builds the Java programs")
+    jar = folder / "target" / f"{name}.jar"
+    with _alone():
+        if _is_stale(jar, [folder / "pom.xml", *folder.glob("src/**/*.*")]):
+            # Offline first: with the jars already here it saves the look at every repository.
+            command = [mvn, "--quiet", "--batch-mode", "package"]
+            if _run([*command, "--offline"], folder).returncode != 0:
+                _check(_run(command, folder))
+            jar.touch()
+    return jar
+
+
+def _built_node(folder: Path, name: str) -> list[str]:
+    node = need_tool("node", "the JavaScript client runs on it")
+    npm = need_tool("npm", "it installs the JavaScript client")
+    sources = [folder / file for file in ("package.json", "package-lock.json", name)]
+    program = folder / "build" / name
+    with _alone():
+        if _is_stale(program, sources):
+            program.parent.mkdir(exist_ok=True)
+            for source in sources[:2]:
+                shutil.copyfile(source, program.parent / source.name)
+            # Install scripts of packages are not needed, so none is run.
+            install = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
+            _check(_run(install, program.parent))
+            shutil.copyfile(sources[2], program)
+    return [node, str(program)]
 
 
 def _built_go(folder: Path, name: str, package: str = ".") -> Path:
