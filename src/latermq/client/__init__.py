@@ -15,8 +15,8 @@ from latermq.client.session.failures import (
     NoNameServer,
     RequestTimedOut,
     UnknownResponse,
-    UnreadableBody,
 )
+from latermq.message.compression import UnreadableBody
 from latermq.message.record import Message
 from latermq.model.timers import Density, Outcome, PendingTimer, Verdict
 from latermq.protocol.remoting.queues import MessageQueue

@@ -8,13 +8,14 @@ import msgspec
 from latermq.client.consumer import queue_offsets
 from latermq.client.consumer.keyed_tables import keyed_table
 from latermq.client.consumer.offsets import BrokerOffsets
-from latermq.client.producer.compression import MAX_BODY_BYTES, decompress_message
-from latermq.client.session.failures import BrokerFailed, UnreadableBody
+from latermq.client.producer.compression import decompress_message
+from latermq.client.session.failures import BrokerFailed
 from latermq.client.session.session import Session
 from latermq.client.timers import TimerAdmin
 from latermq.config_json.groups import GroupTableJson, encode_group
 from latermq.config_json.java_json import convert
 from latermq.errors import ConsumerOffline, LaterMQError, QueryNotFound
+from latermq.message.compression import MAX_BODY_BYTES, UnreadableBody
 from latermq.message.ids import parse_offset_message_id
 from latermq.message.names import AUTO_CREATE_TOPIC, check_group, check_topic
 from latermq.message.properties import KEY_SEPARATOR, KEYS, UNIQUE_KEY

@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from latermq.client.producer.compression import SYSFLAG_ZLIB, compress, decompress
+from latermq.client.producer.compression import SYSFLAG_ZLIB, compress
 from latermq.client.producer.outgoing import (
     OutgoingMessage,
     SendFrames,
@@ -13,9 +13,9 @@ from latermq.client.producer.outgoing import (
     encode_message_properties,
 )
 from latermq.client.producer.shards import shard_index
-from latermq.client.session.failures import UnreadableBody
 from latermq.errors import IllegalMessage
 from latermq.message.batch import BatchMember, decode_batch
+from latermq.message.compression import UnreadableBody, decompress
 from latermq.message.properties import decode_properties
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import BINARY, JSON, FrameReader

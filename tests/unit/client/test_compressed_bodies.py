@@ -7,8 +7,8 @@ import lz4.frame  # type: ignore[import-untyped]
 import pytest
 import zstandard
 
-from latermq.client.producer.compression import BodyLimiter, decompress, decompress_message, decompress_messages
-from latermq.client.session.failures import UnreadableBody
+from latermq.client.producer.compression import BodyLimiter, decompress_message, decompress_messages
+from latermq.message.compression import UnreadableBody, decompress
 from latermq.message.record import Message
 
 ZLIB, LZ4, ZSTD = 0x301, 0x101, 0x201

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from latermq.client.consumer.offsets import DEFAULT_FOLDER
-from latermq.client.producer.compression import MAX_BODY_BYTES
 from latermq.errors import ConfigError
+from latermq.message.compression import MAX_BODY_BYTES
 from latermq.message.names import check_group
 
 CLUSTERING = "clustering"

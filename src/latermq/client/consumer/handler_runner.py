@@ -11,9 +11,9 @@ from typing import Protocol
 from latermq.client.consumer.assigned_queue import AssignedQueue
 from latermq.client.consumer.consumer_settings import ConsumerSettings
 from latermq.client.producer.compression import BodyLimiter
-from latermq.client.session.failures import UnreadableBody
 from latermq.client.session.session import Session
 from latermq.errors import LaterMQError
+from latermq.message.compression import UnreadableBody
 from latermq.message.names import RETRY_PREFIX
 from latermq.message.properties import RETRY_TOPIC
 from latermq.message.record import Message

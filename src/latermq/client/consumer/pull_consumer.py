@@ -4,9 +4,10 @@ from latermq.client.consumer import queue_offsets
 from latermq.client.consumer.offsets import BrokerOffsets
 from latermq.client.consumer.pull import PullResult, pull
 from latermq.client.consumer.subscription import ALL, Sql, subscription_data
-from latermq.client.producer.compression import MAX_BODY_BYTES, decompress_messages
+from latermq.client.producer.compression import decompress_messages
 from latermq.client.session.retry import with_retries
 from latermq.client.session.session import Client, Session
+from latermq.message.compression import MAX_BODY_BYTES
 from latermq.message.names import check_group
 from latermq.protocol.remoting.queues import MessageQueue
 

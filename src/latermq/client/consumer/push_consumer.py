@@ -9,10 +9,10 @@ from latermq.client.consumer.consumer_settings import CLUSTERING, ConsumerSettin
 from latermq.client.consumer.handler_runner import ConcurrentRunner, Handler, HandlerRunner, OrderlyRunner
 from latermq.client.consumer.offsets import DEFAULT_FOLDER
 from latermq.client.consumer.subscription import ALL, SQL, Sql, subscription_data
-from latermq.client.producer.compression import MAX_BODY_BYTES
 from latermq.client.session.failures import NoBroker
 from latermq.client.session.session import Client, Session
 from latermq.errors import LaterMQError, ServiceUnavailable, TopicNotFound
+from latermq.message.compression import MAX_BODY_BYTES
 from latermq.message.names import check_topic, retry_topic
 from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, SubscriptionData
 from latermq.protocol.remoting.codes import Request

@@ -44,19 +44,6 @@ class ClientClosed(LaterMQError):
     """The client was closed, or was not started."""
 
 
-class UnreadableBody(LaterMQError):
-    """A compressed body cannot be decompressed here.
-
-    `offset` is the queue offset of its message. To skip the message, continue at the next offset. `is_final` means that
-    a retry cannot help. It is false if a library is missing, which can still be installed.
-    """
-
-    def __init__(self, message: str, *, hint: str = "", offset: int = -1, is_final: bool = True) -> None:
-        super().__init__(message, hint=hint)
-        self.offset = offset
-        self.is_final = is_final
-
-
 _BY_CODE: dict[int, type[LaterMQError]] = {
     type_.code: type_
     for type_ in (
