@@ -1,0 +1,181 @@
+"""Messages of 5.x senders: their checks, and what the broker stores of them.
+
+Limits, codes and properties are those of RocketMQ's proxy. Delivery times are checked by the broker, which knows how
+far ahead they may be.
+"""
+
+import re
+from typing import NamedTuple
+
+from latermq.message.names import shown
+from latermq.message.properties import MAX_PROPERTIES_BYTES
+from latermq.message.record_fields import SYSFLAG_COMPRESSED
+from latermq.protocol.messaging import messaging_pb2 as pb
+from latermq.protocol.messaging.property_names import SYSTEM_NAMES, is_system_name
+from latermq.protocol.messaging.refusals import CallRefused
+from latermq.protocol.messaging.times import duration_ms, timestamp_ms
+
+SYSFLAG_HALF = 0x4  # the message is part of a transaction that is not yet committed
+MAX_USER_PROPERTIES = 128
+MAX_USER_PROPERTIES_BYTES = 16 * 1024
+MAX_MESSAGE_GROUP_BYTES = 63
+MAX_RECOVERY_S = 3600
+# Left for what the broker adds: region, cluster, and the properties of a timer with the name of its topic.
+_PROPERTIES_RESERVE_BYTES = 1024
+_MAX_UTF8_BYTES = 4  # per character
+_control_character = re.compile("[\x00-\x1f\x7f-\x9f]").search
+
+
+class SentMessage(NamedTuple):
+    """A checked message, ready to be sent to a broker."""
+
+    topic: str
+    body: bytes
+    properties: str
+    sysflag: int
+    born_ms: int
+    message_id: str
+    message_group: str  # empty: any queue will do
+    kind: int  # one of pb.MessageType
+    delivery_ms: int | None
+
+
+def sent_message(message: pb.Message, topic: str, remote_host: str, now_ms: int, max_body_bytes: int) -> SentMessage:
+    """Check a message to a valid topic, and return what to send. Raises CallRefused. Takes 5 µs."""
+    body = message.body
+    if not body:
+        raise CallRefused(pb.MESSAGE_BODY_EMPTY, "the message body is empty")
+    if len(body) > max_body_bytes:
+        raise CallRefused(
+            pb.MESSAGE_BODY_TOO_LARGE, f"the message body has {len(body)} bytes; the limit is {max_body_bytes}"
+        )
+    system = message.system_properties
+    message_id = system.message_id
+    if not message_id or message_id.isspace() or not _is_clean(message_id):
+        raise CallRefused(pb.ILLEGAL_MESSAGE_ID, "the message id is blank or contains control characters")
+    born = system.born_timestamp
+    born_ms = timestamp_ms(born) if born.seconds > 0 else None
+    if born_ms is None:
+        born_ms = now_ms
+    born_host = system.born_host
+    if not born_host or not _is_clean(born_host):
+        born_host = remote_host
+    # Without the properties of RocketMQ's proxy for the born time and attempts, which the record has anyway.
+    parts = [f"UNIQ_KEY\x01{message_id}\x02PGROUP\x01{topic}\x02__BORNHOST\x01{born_host}\x02"]
+    if message.user_properties or system.keys or system.tag:
+        parts.append(_labels(message, system))
+    sysflag = SYSFLAG_COMPRESSED if system.body_encoding == pb.GZIP else 0
+    delivery_ms = None
+    kind: int = pb.NORMAL
+    group = system.message_group
+    if group:
+        kind = pb.FIFO
+        parts.append(f"__SHARDINGKEY\x01{_message_group(group)}\x02")
+    if system.HasField("delivery_timestamp"):
+        kind = pb.DELAY
+        delivery_ms = _delivery_ms(system)
+        parts.append(f"TIMER_DELIVER_MS\x01{delivery_ms}\x02")
+    if system.message_type == pb.TRANSACTION:
+        kind = pb.TRANSACTION
+        sysflag |= SYSFLAG_HALF
+        parts.append(f"TRAN_MSG\x01true\x02{_recovery(system)}")
+    trace_context = system.trace_context
+    if trace_context:
+        if not _is_clean(trace_context):
+            raise CallRefused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, "the trace context contains control characters")
+        parts.append(f"TRACE_CONTEXT\x01{trace_context}\x02")
+    _refuse_unsupported(system)
+    properties = "".join(parts)
+    if len(properties) * _MAX_UTF8_BYTES > MAX_PROPERTIES_BYTES - _PROPERTIES_RESERVE_BYTES:
+        _check_size(properties)
+    return SentMessage(topic, body, properties, sysflag, born_ms, message_id, group, kind, delivery_ms)
+
+
+def _is_clean(text: str) -> bool:
+    """Whether a text has no control characters."""
+    return text.isprintable() or _control_character(text) is None
+
+
+def _labels(message: pb.Message, system: pb.SystemProperties) -> str:
+    """Return the properties that the user chose: tag, keys, and those with the user's own names."""
+    parts = []
+    user = message.user_properties
+    if len(user) > MAX_USER_PROPERTIES:
+        raise CallRefused(
+            pb.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(user)} user properties; the limit is {MAX_USER_PROPERTIES}"
+        )
+    size = 0
+    for name, value in user.items():
+        if not name or name in SYSTEM_NAMES or is_system_name(name):
+            raise CallRefused(
+                pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property name {shown(name)} is reserved", hint="Rename it"
+            )
+        if not (_is_clean(name) and _is_clean(value)):
+            raise CallRefused(
+                pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property {shown(name)} contains control characters"
+            )
+        size += len(name.encode()) + len(value.encode())
+        if value:  # the wire form cannot express an empty value
+            parts.append(f"{name}\x01{value}\x02")
+    tag = system.tag
+    if tag:
+        if tag.isspace() or "|" in tag or not _is_clean(tag):
+            raise CallRefused(pb.ILLEGAL_MESSAGE_TAG, "the tag is blank or contains '|' or control characters")
+        size += len(tag.encode())
+        parts.append(f"TAGS\x01{tag}\x02")
+    keys = " ".join(system.keys)
+    if keys:
+        if not _is_clean(keys) or any(key.isspace() for key in system.keys):
+            raise CallRefused(pb.ILLEGAL_MESSAGE_KEY, "a key is blank or contains control characters")
+        size += len(keys.encode())
+        if not keys.isspace():
+            parts.append(f"KEYS\x01{keys}\x02")
+    if size > MAX_USER_PROPERTIES_BYTES:
+        raise CallRefused(
+            pb.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"user properties, tag and keys have {size} bytes; the limit is {MAX_USER_PROPERTIES_BYTES}",
+        )
+    return "".join(parts)
+
+
+def _message_group(group: str) -> str:
+    if group.isspace() or len(group.encode()) > MAX_MESSAGE_GROUP_BYTES or not _is_clean(group):
+        raise CallRefused(
+            pb.ILLEGAL_MESSAGE_GROUP,
+            f"the message group is blank, longer than {MAX_MESSAGE_GROUP_BYTES} bytes, or contains control characters",
+        )
+    return group
+
+
+def _delivery_ms(system: pb.SystemProperties) -> int:
+    delivery_ms = timestamp_ms(system.delivery_timestamp)
+    if delivery_ms is None:
+        raise CallRefused(pb.ILLEGAL_DELIVERY_TIME, "the delivery timestamp is not a valid time")
+    return max(delivery_ms, 1)  # a time in the past means now
+
+
+def _recovery(system: pb.SystemProperties) -> str:
+    """Return the property that delays the first check of a transaction."""
+    if not system.HasField("orphaned_transaction_recovery_duration"):
+        return ""
+    seconds = duration_ms(system.orphaned_transaction_recovery_duration) // 1000
+    if seconds > MAX_RECOVERY_S:
+        raise CallRefused(
+            pb.BAD_REQUEST, f"the transaction's recovery duration is {seconds} s; the limit is {MAX_RECOVERY_S} s"
+        )
+    return f"CHECK_IMMUNITY_TIME_IN_SECONDS\x01{max(seconds, 0)}\x02"
+
+
+def _refuse_unsupported(system: pb.SystemProperties) -> None:
+    """Refuse the two types of messages that the broker does not have."""
+    if system.HasField("priority") or system.message_type == pb.PRIORITY:
+        raise CallRefused(pb.NOT_IMPLEMENTED, "messages with a priority are not supported")
+    if system.HasField("lite_topic") or system.message_type == pb.LITE:
+        raise CallRefused(pb.NOT_IMPLEMENTED, "lite topics are not supported")
+
+
+def _check_size(properties: str) -> None:
+    limit = MAX_PROPERTIES_BYTES - _PROPERTIES_RESERVE_BYTES
+    size = len(properties.encode())
+    if size > limit:
+        raise CallRefused(pb.MESSAGE_PROPERTIES_TOO_LARGE, f"all properties have {size} bytes; the limit is {limit}")
