@@ -91,6 +91,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_auto_created: int = 1_000  # topics, and as many groups, that clients on one host may auto-create per hour
     keep_unused: Duration = Duration.parse("1h")  # after this, unused auto-created groups and retry topics are removed
     max_offsets: int = 200_000  # of all groups in all queues; each takes about 100 bytes and is saved in the file
+    default_request_mode: Literal["PULL", "POP"] = "PULL"  # of groups that leave rebalancing to the broker
+    max_request_modes: int = 20_000  # (topic, group) pairs with a mode of their own
     max_clients: int = 100_000  # a client counts once per group
     max_group_members: int = 10_000
     max_connection_groups: int = 1_000  # groups of all clients on one connection

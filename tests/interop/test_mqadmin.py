@@ -53,6 +53,17 @@ def test_topic_list_shows_topics_and_who_consumes_them(admin: MqAdmin, cluster: 
     assert [cluster.name, TOPIC, GROUP] in admin.rows("topicList", "-c")
 
 
+def test_set_consume_mode_selects_how_a_group_gets_its_messages(admin: MqAdmin, cluster: Cluster, scene: Scene) -> None:
+    for mode, shared_with in (("POP", "1"), ("PULL", "0")):
+        printed = admin.run(
+            "setConsumeMode", "-b", cluster.address, "-t", TOPIC, "-g", GROUP, "-m", mode, "-q", shared_with
+        )
+        assert "success" in printed
+    assert "CODE: 17" in admin.refused(
+        "setConsumeMode", "-b", cluster.address, "-t", "no_such_topic", "-g", GROUP, "-m", "POP", "-q", "1"
+    )
+
+
 def test_topic_route_and_cluster_name_the_broker(admin: MqAdmin, cluster: Cluster, scene: Scene) -> None:
     route = _json(admin.run("topicRoute", "-t", TOPIC).replace('0:"', '"0":"'))
     [broker] = route["brokerDatas"]

@@ -36,6 +36,7 @@ class FakeConnection:
 
     def __init__(self, peer_name: str = "127.0.0.1:5555") -> None:
         self.peer_name = peer_name
+        self.peer_host = HOST
         self.is_closing = self.is_paused = False
         self.sent: list[Command] = []
         self.calls: list[tuple[int, dict[str, str], bytes, asyncio.Future[Command]]] = []

@@ -7,6 +7,7 @@ from latermq.broker.admin.group_admin import GroupAdmin
 from latermq.broker.admin.message_admin import MessageAdmin
 from latermq.broker.admin.runtime_info import RuntimeInfo
 from latermq.broker.admin.topic_admin import TopicAdmin
+from latermq.broker.messages.assignments import Assignments
 from latermq.broker.messages.limits import MessageLimits
 from latermq.broker.messages.long_polling import WaitingPulls
 from latermq.broker.messages.progress import ConsumerProgress
@@ -89,23 +90,13 @@ class Broker:
         self._disk = disk
         self.store_host = pack_host(host, port)
         levels = LevelTable(config.timer.levels)
-        precision_ms = int(config.timer.import_precision)
-        self.store = MessageStore(
-            disk,
-            config.store,
-            clock,
-            store_host=self.store_host,
-            new_store_id=new_store_id,
-            on_low_space=on_low_space,
-            waiting_codes={
-                SCHEDULE_TOPIC: levels.due_ms,
-                TIMER_TOPIC: lambda properties, store_timestamp_ms: timer_code_of(properties, precision_ms),
-            },
-        )
+        self.store = self._open_store(levels, new_store_id, on_low_space)
         settings = config.broker
         self.client_clock = client_clock or clock
         self.troubles: list[Trouble] = []  # config files that could not be parsed
-        self.topics, self.groups, self.offsets = open_tables(disk, settings, clock, self.client_clock, self.troubles)
+        self.topics, self.groups, self.offsets, self.modes = open_tables(
+            disk, settings, clock, self.client_clock, self.troubles
+        )
         self._open_for_clients(call_soon, call_later)
         self.retention = Retention(self.store, config.store, clock)
         self.traffic = Traffic()
@@ -135,6 +126,7 @@ class Broker:
             self.topics,
             self.groups,
             self.offsets,
+            self.modes,
             self.timers.level_marks,
             damaged_paths=damaged_paths,
         )
@@ -149,6 +141,21 @@ class Broker:
         if self.store.recovery.resumed is None or not self.has_whole_engine:
             self.store.save(self.store.plan_checkpoint())
 
+    def _open_store(self, levels: LevelTable, new_store_id: str, on_low_space: Callable[[], None]) -> MessageStore:
+        precision_ms = int(self.config.timer.import_precision)
+        return MessageStore(
+            self._disk,
+            self.config.store,
+            self.clock,
+            store_host=self.store_host,
+            new_store_id=new_store_id,
+            on_low_space=on_low_space,
+            waiting_codes={
+                SCHEDULE_TOPIC: levels.due_ms,
+                TIMER_TOPIC: lambda properties, store_timestamp_ms: timer_code_of(properties, precision_ms),
+            },
+        )
+
     def _open_for_clients(
         self,
         call_soon: Callable[[Callable[[], None]], object] | None,
@@ -158,6 +165,7 @@ class Broker:
         settings = self.config.broker
         self.members = Members(settings)
         self.notices = Notices(self.members, settings.max_held_notices, call_later)
+        self.assignments = Assignments(self.topics, self.groups, self.members, self.modes, settings.name)
         self.filters = Filters(settings)
         self.locks = QueueLocks(self.client_clock, settings.queue_lock_timeout, settings.max_queue_locks)
         self.waiting = WaitingPulls(
@@ -206,12 +214,13 @@ class Broker:
         """The parts that operators use, and the removal of unused names."""
         store, settings = self.store, self.config.broker
         self.topic_admin = TopicAdmin(
-            self.topics, self.offsets, self.tables, store, self.topic_traffic, self.clock, settings
+            self.topics, self.offsets, self.modes, self.tables, store, self.topic_traffic, self.clock, settings
         )
         self.group_admin = GroupAdmin(
             self.groups,
             self.members,
             self.offsets,
+            self.modes,
             self.topics,
             store.reader,
             self.topic_traffic,
@@ -325,6 +334,7 @@ class Broker:
             **self.groups.statistics(),
             **self.members.statistics(),
             **self.offsets.statistics(),
+            **self.modes.statistics(),
             **self.locks.statistics(),
             **self.filters.statistics(),
             **self.reader.statistics(),

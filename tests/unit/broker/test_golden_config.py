@@ -5,13 +5,22 @@ import tarfile
 
 import pytest
 
-from latermq.broker.tables.config_files import DELAY_OFFSETS_PATH, GROUPS_PATH, OFFSETS_PATH, TOPICS_PATH, load_table
+from latermq.broker.tables.config_files import (
+    DELAY_OFFSETS_PATH,
+    GROUPS_PATH,
+    OFFSETS_PATH,
+    REQUEST_MODES_PATH,
+    TOPICS_PATH,
+    load_table,
+)
 from latermq.config_json.java_json import convert, encode_json
 from latermq.config_json.offsets import DelayOffsetTableJson, OffsetTableJson
+from latermq.config_json.request_modes import RequestModeTableJson
 from latermq.group.offsets import ConsumerOffsets
 from latermq.model.data_version import DataVersion
 from latermq.model.group import GroupTable
 from latermq.model.offset_table import DelayOffsetTable, OffsetTable
+from latermq.model.request_mode import RequestMode, RequestModeTable
 from latermq.model.topic import TopicTable
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.golden.files import DATA, golden_bytes, golden_json
@@ -88,6 +97,21 @@ def test_delay_offsets_of_apache_are_read_and_survive_being_written_by_us(folder
     disk.replace(DELAY_OFFSETS_PATH, encode_json(convert(table, DelayOffsetTableJson)))
     assert json.loads(disk.read(DELAY_OFFSETS_PATH) or b"")["offsetTable"] == KNOWN["delay_offsets"]
     assert load_table(disk, DELAY_OFFSETS_PATH, DelayOffsetTable) == table
+
+
+@each_library
+def test_request_modes_of_apache_are_read_and_survive_being_written_by_us(folder: str) -> None:
+    written = golden_bytes(f"{folder}/messageRequestMode.json")
+    disk = disk_with(REQUEST_MODES_PATH, written)
+    table = load_table(disk, REQUEST_MODES_PATH, RequestModeTable)
+    assert table.modes == {
+        topic: {group: RequestMode(topic=topic, group=group, **known) for group, known in groups.items()}
+        for topic, groups in KNOWN["request_modes"].items()
+    }
+    own = encode_json(convert(table, RequestModeTableJson))
+    assert json.loads(own) == json.loads(written)
+    disk.replace(REQUEST_MODES_PATH, own)
+    assert load_table(disk, REQUEST_MODES_PATH, RequestModeTable) == table
 
 
 def test_an_offset_is_kept_under_topic_and_group_as_apache_names_them() -> None:

@@ -38,7 +38,7 @@ class Parts:
     def __init__(self) -> None:
         disk, clock, self.settings = MemoryDisk(), SimulatedClock(), BrokerConfig()
         self.store = open_store(disk, clock=clock)
-        self.topics, self.groups, self.offsets = open_tables(disk, self.settings, clock, clock, [])
+        self.topics, self.groups, self.offsets, self.modes = open_tables(disk, self.settings, clock, clock, [])
         self.topics.put(Topic(name="orders"))
         self.traffic = Traffic()
         for number in range(3):

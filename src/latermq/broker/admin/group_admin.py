@@ -10,6 +10,7 @@ from latermq.config_json.groups import encode_group
 from latermq.errors import Busy, GroupNotFound, IllegalMessage, InvalidParameter, LaterMQError
 from latermq.group.members import Members
 from latermq.group.offsets import ConsumerOffsets
+from latermq.group.request_modes import RequestModes
 from latermq.group.retry_backoff import RETRY_LEVELS, parse_backoff
 from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.names import shown
@@ -34,6 +35,7 @@ class GroupAdmin:
         groups: SubscriptionGroups,
         members: Members,
         offsets: ConsumerOffsets,
+        modes: RequestModes,
         topics: Topics,
         log_reader: LogReader,
         traffic: TopicTraffic,
@@ -43,6 +45,7 @@ class GroupAdmin:
         self._groups = groups
         self._members = members
         self._offsets = offsets
+        self._modes = modes
         self._topics = topics
         self._log_reader = log_reader
         self._queues = log_reader.queues
@@ -101,8 +104,9 @@ class GroupAdmin:
             )
 
     def delete(self, group: str, *, clean_offsets: bool) -> None:
-        """Delete a group's configuration, and on request its offsets."""
+        """Delete a group's configuration and request modes, and its offsets if requested."""
         self._groups.remove(group)
+        self._modes.remove_group(group)
         if clean_offsets:
             self._offsets.remove_group(group)
 

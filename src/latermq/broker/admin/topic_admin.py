@@ -9,6 +9,7 @@ from latermq.clock import Clock
 from latermq.config import BrokerConfig
 from latermq.errors import IllegalMessage, InvalidParameter
 from latermq.group.offsets import ConsumerOffsets
+from latermq.group.request_modes import RequestModes
 from latermq.message.names import is_system_topic
 from latermq.model.statistics import QueueState, TopicState
 from latermq.model.topic import Topic
@@ -34,6 +35,7 @@ class TopicAdmin:
         self,
         topics: Topics,
         offsets: ConsumerOffsets,
+        modes: RequestModes,
         tables: Tables,
         store: MessageStore,
         traffic: TopicTraffic,
@@ -42,6 +44,7 @@ class TopicAdmin:
     ) -> None:
         self._topics = topics
         self._offsets = offsets
+        self._modes = modes
         self._tables = tables
         self._store = store
         self._log_reader = store.reader
@@ -81,7 +84,7 @@ class TopicAdmin:
             raise InvalidParameter(error.message, hint=error.hint) from None
 
     def delete(self, topic: str) -> list[Callable[[], None]]:
-        """Delete a topic, its queues and all offsets in it; return the work on disk, like `Tables.savers`."""
+        """Delete a topic, its queues, and all offsets and modes in it; return the work for the disk."""
         self._check_not_own(topic)
         try:
             self._topics.check_removable(topic)
@@ -90,6 +93,7 @@ class TopicAdmin:
         remove_files = self._store.remove_topic(topic)  # first: the disk may be full
         self._topics.remove(topic)
         self._offsets.remove_topic(topic)
+        self._modes.remove_topic(topic)
         self._topics.pending_deletions.add(topic)
 
         def remove() -> None:

@@ -13,10 +13,12 @@ from latermq.config_json.java_json import UnreadableJson, convert, decode_json
 from latermq.config_json.members import is_closed, members
 from latermq.config_json.numbers import Int32, Int64
 from latermq.config_json.offsets import DelayOffsetTableJson, OffsetTableJson
+from latermq.config_json.request_modes import RequestModeJson, RequestModeTableJson
 from latermq.config_json.topics import TopicJson, TopicTableJson
 from latermq.message.names import is_group, is_stored_topic
 from latermq.model.group import GroupTable
 from latermq.model.offset_table import DelayOffsetTable, OffsetTable
+from latermq.model.request_mode import RequestModeTable
 from latermq.model.topic import TopicTable
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import Parsed, Trouble, UnparsableFileError, load_file
@@ -25,6 +27,7 @@ TOPICS_PATH = "config/topics.json"
 GROUPS_PATH = "config/subscriptionGroup.json"
 OFFSETS_PATH = "config/consumerOffset.json"
 DELAY_OFFSETS_PATH = "config/delayOffset.json"
+REQUEST_MODES_PATH = "config/messageRequestMode.json"
 UNUSED_PATH = "latermq.unused"
 
 
@@ -35,7 +38,7 @@ class UnusedNames(Struct, kw_only=True):
     groups: list[str] = field(default_factory=list)
 
 
-Table = TypeVar("Table", TopicTable, GroupTable, OffsetTable, DelayOffsetTable)
+Table = TypeVar("Table", TopicTable, GroupTable, OffsetTable, DelayOffsetTable, RequestModeTable)
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,15 @@ def _group_fault(name: str, group: GroupJson) -> str:
     return "" if group.name == name else f"its configuration belongs to another group, {group.name[:100]!r}"
 
 
+def _modes_fault(topic: str, groups: dict[str, RequestModeJson]) -> str:
+    if not is_stored_topic(topic):
+        return "the topic name is not valid"
+    for name, mode in groups.items():
+        if (mode.topic, mode.group) != (topic, name) or not is_group(name):
+            return f"one of its modes belongs to {mode.topic[:100]!r} and group {mode.group[:100]!r}"
+    return ""
+
+
 # Without its queues, a topic's messages could not be read. A group that must not consume must not start to.
 _TOPIC_FIELDS = frozenset({"name", "read_queues", "write_queues"})
 _GROUP_FIELDS = frozenset({"name", "can_consume"})
@@ -75,6 +87,7 @@ _SHAPES: dict[type[Struct], _Shape] = {
     GroupTable: _Shape(GroupTableJson, "groups", str, GroupJson, _GROUP_FIELDS, _group_fault),
     OffsetTable: _Shape(OffsetTableJson, "offsets", str, dict[Int32, Int64]),
     DelayOffsetTable: _Shape(DelayOffsetTableJson, "offsets", Int32, Int64),
+    RequestModeTable: _Shape(RequestModeTableJson, "modes", str, dict[str, RequestModeJson], fault=_modes_fault),
 }
 
 

@@ -1,4 +1,4 @@
-"""Saves the broker's tables in order and off the loop: topics, groups, offsets and RocketMQ's delay offsets."""
+"""Saves the broker's tables in order and off the loop: topics, groups, offsets, modes and delay offsets."""
 
 import contextlib
 import itertools
@@ -11,6 +11,7 @@ from latermq.broker.tables.config_files import (
     DELAY_OFFSETS_PATH,
     GROUPS_PATH,
     OFFSETS_PATH,
+    REQUEST_MODES_PATH,
     TOPICS_PATH,
     UNUSED_PATH,
     UnusedNames,
@@ -20,11 +21,13 @@ from latermq.broker.tables.entry_texts import EntryTexts
 from latermq.broker.tables.topics import Topics
 from latermq.clock import Clock
 from latermq.config_json.groups import encode_group
-from latermq.config_json.java_json import encode_json
+from latermq.config_json.java_json import convert, encode_json
 from latermq.config_json.offsets import DelayOffsetTableJson
+from latermq.config_json.request_modes import RequestModeTableJson
 from latermq.config_json.topics import DataVersionJson, encode_topic, encode_version
 from latermq.errors import StoreError
 from latermq.group.offsets import ConsumerOffsets
+from latermq.group.request_modes import RequestModes
 from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.slots import slot_of
 from latermq.store.checkpoint import TimerMarks
@@ -83,6 +86,7 @@ class Tables:
         topics: Topics,
         groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
+        modes: RequestModes,
         marks: Callable[[], dict[int, int]],
         damaged_paths: Collection[str] = (),
     ) -> None:
@@ -97,6 +101,7 @@ class Tables:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self._modes = modes
         self._marks = marks
         self._saved_marks: dict[int, int] = {}
         self._saved_timers: TimerMarks | None = None
@@ -104,7 +109,7 @@ class Tables:
         self._write_lock = threading.Lock()
         self._numbers = itertools.count()
         self._written_numbers: dict[str, int] = {}
-        self._backup_paths = {TOPICS_PATH, GROUPS_PATH, OFFSETS_PATH}.difference(damaged_paths)
+        self._backup_paths = {TOPICS_PATH, GROUPS_PATH, OFFSETS_PATH, REQUEST_MODES_PATH}.difference(damaged_paths)
         self._newest: dict[str, tuple[int, Content]] = {}
         self._topic_texts, self._group_texts = EntryTexts(encode_topic), EntryTexts(encode_group)
         # No client waits yet. From now on only changes are encoded.
@@ -128,6 +133,11 @@ class Tables:
             savers.append(self._saver(self._offsets, OFFSETS_PATH, self._offsets_content()))
             # Offsets that have changed since, or were limited to flushed messages, are saved by a later round.
             self._offsets.changed = self._offsets.stale_blocks > 0
+        if self._modes.changed:
+            modes = self._modes.copy()
+            savers.append(
+                self._saver(self._modes, REQUEST_MODES_PATH, lambda: encode_json(convert(modes, RequestModeTableJson)))
+            )
         marks = self._marks()
         if marks != self._saved_marks:
             delays = DelayOffsetTableJson(offsets=marks, version=DataVersionJson(timestamp_ms=self._clock.now_ms()))
@@ -282,7 +292,7 @@ class Tables:
 
     def _saver(
         self,
-        owner: Topics | SubscriptionGroups | ConsumerOffsets,
+        owner: Topics | SubscriptionGroups | ConsumerOffsets | RequestModes,
         path: str,
         content: Content,
         first: Callable[[], None] | None = None,

@@ -17,6 +17,7 @@ from latermq.server.handlers.admin.context import AdminContext, Announce, TableS
 from latermq.server.handlers.admin.group_requests import GroupRequests
 from latermq.server.handlers.admin.message_requests import MessageRequests
 from latermq.server.handlers.admin.topic_requests import TopicRequests
+from latermq.server.handlers.assignments import AssignmentRequests, FindBrokers, find_none
 from latermq.server.handlers.async_replies import RunOffLoop, WhenDone, run_inline
 from latermq.server.handlers.broker_service import BrokerService
 from latermq.server.handlers.consumers import ConsumerRequests
@@ -123,6 +124,7 @@ def admin_requests(
     run_off_loop: RunOffLoop = run_inline,
     announce: Announce = lambda on_announced: on_announced(),
     retain: Callable[[], None] = lambda: None,
+    find_brokers: FindBrokers = find_none,
     sliced: SlicedRequests,
 ) -> AdminRequests:
     """All administration requests."""
@@ -141,6 +143,7 @@ def admin_requests(
         ),
         MessageRequests(broker.reader, broker.message_admin),
         ClientRequests(broker.reader, broker.members, config),
+        AssignmentRequests(broker.assignments, context, find_brokers),
         retain=retain,
         sliced=sliced,
     )

@@ -24,6 +24,7 @@ from latermq.errors import LaterMQError, StoreError
 from latermq.pipeline_secret import is_open_to_others, load_or_create_secret, secret_path
 from latermq.redaction import redacted
 from latermq.server.broker.clock_fifo import open_clock
+from latermq.server.broker.cluster_routes import ClusterRoutes
 from latermq.server.broker.composition import (
     admin_requests,
     broker_metrics,
@@ -116,6 +117,7 @@ class BrokerProcess:
             run_off_loop=self._run_off_loop,
             announce=self._registrar.announce,
             retain=self._retainer.run,
+            find_brokers=self._cluster_routes.find,
             sliced=self._sliced,
         )
         flush_queue = self.service.flush_queue
@@ -147,13 +149,10 @@ class BrokerProcess:
         )
         self._table_saver = TableSaver(broker.tables, broker.offsets, self._run_off_loop)
         self._retainer = Retainer(broker.retention, broker.far, broker.timers.guard, self._disk.remove, self._submit)
-        name_servers = config.server.namesrv or f"{config.server.host}:{config.server.namesrv_port}"
-        self._registrar = Registrar(
-            broker.tables,
-            config.broker,
-            [name for name in name_servers.replace(",", ";").split(";") if name],
-            self.address,
-        )
+        addresses = config.server.namesrv or f"{config.server.host}:{config.server.namesrv_port}"
+        name_servers = [name for name in addresses.replace(",", ";").split(";") if name]
+        self._registrar = Registrar(broker.tables, config.broker, name_servers, self.address)
+        self._cluster_routes = ClusterRoutes(name_servers, config.broker.name)
 
     @property
     def address(self) -> str:
@@ -161,7 +160,9 @@ class BrokerProcess:
         return f"{self.advertised}:{self._port}"
 
     def _server_statistics(self) -> dict[str, int]:
-        services = (self.listener, self.service, self._admin, self._pending, self._windows, self._metrics)
+        services = (
+            self.listener, self.service, self._admin, self._pending, self._windows, self._metrics, self._cluster_routes,
+        )  # fmt: skip
         return {name: count for service in services for name, count in service.statistics().items()}
 
     def _log_recovery(self) -> None:
@@ -342,6 +343,7 @@ class BrokerProcess:
         for timer in self._timers:
             if timer is not None:
                 timer.cancel()
+        await self._cluster_routes.close()
         await self._registrar.close()
         self._driver.stop()
         self._sliced.stop()

@@ -19,6 +19,7 @@ from latermq.server.handlers.admin.group_requests import GroupRequests
 from latermq.server.handlers.admin.message_requests import MessageRequests
 from latermq.server.handlers.admin.statistics_bodies import broker_stats
 from latermq.server.handlers.admin.topic_requests import TopicRequests
+from latermq.server.handlers.assignments import AssignmentRequests
 from latermq.server.remoting.access import GET, UPDATE, on_cluster
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
@@ -27,7 +28,7 @@ from latermq.store.commit_log import CommitLog
 
 
 class AdminRequests:
-    """Serves these requests, and lists those of topics, groups, messages and clients."""
+    """Serves these requests, and lists those of topics, groups, messages, clients and assignments."""
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class AdminRequests:
         groups: GroupRequests,
         messages: MessageRequests,
         clients: ClientRequests,
+        assignments: AssignmentRequests,
         *,
         retain: Callable[[], None] = lambda: None,
         sliced: SlicedRequests,
@@ -51,7 +53,7 @@ class AdminRequests:
         self._identity = context.identity
         self.saves = context.saves
         self._clients = clients
-        self._subjects = (topics, groups, messages, clients)
+        self._subjects = (topics, groups, messages, clients, assignments)
         self._retain = retain
         self._sliced = sliced
         self.sample()

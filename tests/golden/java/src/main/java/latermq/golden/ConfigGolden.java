@@ -8,12 +8,15 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.broker.loadbalance.MessageRequestModeManager;
 import org.apache.rocketmq.broker.offset.ConsumerOffsetManager;
 import org.apache.rocketmq.broker.schedule.DelayOffsetSerializeWrapper;
 import org.apache.rocketmq.broker.subscription.SubscriptionGroupManager;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.TopicFilterType;
+import org.apache.rocketmq.common.message.MessageRequestMode;
 import org.apache.rocketmq.remoting.protocol.DataVersion;
+import org.apache.rocketmq.remoting.protocol.body.SetMessageRequestModeRequestBody;
 import org.apache.rocketmq.remoting.protocol.body.TopicConfigSerializeWrapper;
 import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 
@@ -23,17 +26,20 @@ final class ConfigGolden {
         SubscriptionGroupManager groups = groups();
         ConsumerOffsetManager offsets = offsets();
         DelayOffsetSerializeWrapper levels = levels();
+        MessageRequestModeManager modes = modes();
 
         text(out, "config/topics.json", topics.toJson(true));
         text(out, "config/subscriptionGroup.json", groups.encode(true));
         text(out, "config/consumerOffset.json", offsets.encode(true));
         text(out, "config/delayOffset.json", levels.toJson(true));
+        text(out, "config/messageRequestMode.json", modes.encode(true));
 
         // Not the groups: what 5.5.0 keeps out of their JSON is marked for the new library only.
         Map<String, Object> old = new LinkedHashMap<>();
         old.put("topics.json", topics);
         old.put("consumerOffset.json", offsets);
         old.put("delayOffset.json", levels);
+        old.put("messageRequestMode.json", modes);
         for (Map.Entry<String, Object> file : old.entrySet()) {
             text(out, "config-fastjson1/" + file.getKey(), JSON.toJSONString(file.getValue(), true));
         }
@@ -51,7 +57,12 @@ final class ConfigGolden {
             "consumer_offsets", Output.map(
                 "TopicGolden@golden-group", Output.map("0", 7, "1", 8_589_934_592L),
                 "%RETRY%golden-group@golden-group", Output.map("0", 0)),
-            "delay_offsets", Output.map("1", 12, "3", 0, "18", 8_589_934_592L)));
+            "delay_offsets", Output.map("1", 12, "3", 0, "18", 8_589_934_592L),
+            "request_modes", Output.map(
+                "TopicGolden", Output.map(
+                    "golden-group", Output.map("mode", "POP", "shared_with", 2),
+                    "strict-group", Output.map("mode", "PULL", "shared_with", 0)),
+                "TopicOrdered", Output.map("golden-group", Output.map("mode", "POP", "shared_with", -1)))));
     }
 
     private static void text(Output out, String name, String json) throws Exception {
@@ -116,5 +127,23 @@ final class ConfigGolden {
         wrapper.setOffsetTable(new ConcurrentHashMap<>(Map.of(1, 12L, 3, 0L, 18, 8_589_934_592L)));
         wrapper.setDataVersion(version());
         return wrapper;
+    }
+
+    private static MessageRequestModeManager modes() {
+        MessageRequestModeManager manager = new MessageRequestModeManager();
+        mode(manager, "TopicGolden", "golden-group", MessageRequestMode.POP, 2);
+        mode(manager, "TopicGolden", "strict-group", MessageRequestMode.PULL, 0);
+        mode(manager, "TopicOrdered", "golden-group", MessageRequestMode.POP, -1);
+        return manager;
+    }
+
+    private static void mode(
+        MessageRequestModeManager manager, String topic, String group, MessageRequestMode mode, int sharedWith) {
+        SetMessageRequestModeRequestBody body = new SetMessageRequestModeRequestBody();
+        body.setTopic(topic);
+        body.setConsumerGroup(group);
+        body.setMode(mode);
+        body.setPopShareQueueNum(sharedWith);
+        manager.setMessageRequestMode(topic, group, body);
     }
 }
