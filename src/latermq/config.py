@@ -19,6 +19,7 @@ MAX_TOPIC_QUEUES = 65_535  # the limit of name servers and clients
 MIN_OPEN_QUEUES = 16  # a message's queue and the queue where it waits, with two files each at a file boundary
 DEFAULT_METRICS_PORT = 5557  # the same as RocketMQ's
 DEFAULT_NAMESRV_METRICS_PORT = 5558
+DEFAULT_PROXY_METRICS_PORT = 5559
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -56,6 +57,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: int = 0
     advertise_host: str = ""  # the address that routes give to clients; empty: the host it listens on
     auto_create_topics: bool = True
+    # The message type of auto-created topics. Clients of the 5.x protocol refuse to send other types to a topic.
+    auto_topic_type: Literal["MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"] = "MIXED"
     auto_create_groups: bool = True
     default_queues: int = 8
     max_message: Size = Size.parse("4MiB")
@@ -203,11 +206,38 @@ class NameServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_kv_entries: int = 10_000
 
 
+class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The gRPC proxy for clients of the 5.x protocol."""
+
+    host: str = ""  # the address to listen on; empty: server.host
+    port: int = 8081  # the same as RocketMQ's
+    namesrv: str = ""  # name servers, `host:port;host:port`; empty: those of server.namesrv
+    tls: bool = True  # whether TLS is accepted; plaintext always is, on the same port
+    certificate: str = ""  # PEM files of the certificate chain and its key; empty: a self-signed one
+    key: str = ""
+    broker_timeout: Duration = Duration.parse("3s")  # for the broker's answer to a request that does not wait
+    route_refresh: Duration = Duration.parse("30s")
+    max_routes: int = 10_000  # topics, including unknown ones, and as many groups
+    max_broker_requests: int = 65_536  # unanswered requests to one broker
+    poll_timeout: Duration = Duration.parse("20s")  # how long consumers wait for messages in one call
+    max_connections: int = 10_000
+    max_connections_per_address: int = 0  # 0: no limit
+    max_connection_calls: int = 4_096  # concurrent calls on one connection
+    max_request: Size = Size.parse("8MiB")  # one gRPC message, decompressed
+    max_held: Size = Size.parse("256MiB")  # unfinished requests, open calls and unread answers of all connections
+    write_buffer: Size = Size.parse("256KiB")  # unread answers of one stream, above which it waits
+    request_timeout: Duration = Duration.parse("60s")  # for a request to arrive completely
+    stalled_timeout: Duration = Duration.parse("60s")  # a peer that reads nothing for this long is disconnected
+    idle_timeout: Duration = Duration.parse("120s")  # of a connection without calls
+    stop_timeout: Duration = Duration.parse("10s")  # for calls in flight when the proxy stops
+
+
 class MetricsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Ports where monitoring systems read the metrics of the broker and the name server."""
+    """Ports where monitoring systems read the metrics of the broker, the name server and the proxy."""
 
     port: int = DEFAULT_METRICS_PORT  # of the broker, on server.host; 0: off
     namesrv_port: int = DEFAULT_NAMESRV_METRICS_PORT  # of the name server, on server.host; 0: off
+    proxy_port: int = DEFAULT_PROXY_METRICS_PORT  # of the proxy, on its host; 0: off
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -228,6 +258,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clock: ClockConfig = ClockConfig()
     server: ServerConfig = ServerConfig()
     namesrv: NameServerConfig = NameServerConfig()
+    proxy: ProxyConfig = ProxyConfig()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
 
@@ -337,6 +368,7 @@ def _check(config: Config) -> None:
     if config.timer.log_file < 4096:
         raise ConfigError("timer.log_file must be at least 4096 bytes")
     _check_pipeline(config.pipeline)
+    _check_proxy(config.proxy)
     for key, port in msgspec.structs.asdict(config.metrics).items():
         if not 0 <= port <= 65_535:
             raise ConfigError(f"metrics.{key} must be 0–65535, not {port}")
@@ -360,6 +392,16 @@ def _check(config: Config) -> None:
     ):
         if value < 1:
             raise ConfigError(f"{name} must be at least 1")
+
+
+def _check_proxy(proxy: ProxyConfig) -> None:
+    if bool(proxy.certificate) != bool(proxy.key):
+        raise ConfigError("proxy.certificate and proxy.key must be set together")
+    if proxy.max_request < 64 * 1024 or proxy.max_held < proxy.max_request:
+        raise ConfigError("proxy.max_request must be at least 64KiB, and proxy.max_held at least proxy.max_request")
+    for name in ("route_refresh", "broker_timeout", "poll_timeout"):
+        if not getattr(proxy, name):
+            raise ConfigError(f"proxy.{name} must be above 0")
 
 
 def _check_pipeline(pipeline: PipelineConfig) -> None:

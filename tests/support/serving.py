@@ -24,6 +24,7 @@ STOP_TIMEOUT_S = 30.0
 _LOG_TAIL_BYTES = 8_000
 
 T = TypeVar("T")
+NO_METRICS = {f"LATERMQ_METRICS_{part}PORT": "0" for part in ("", "NAMESRV_", "PROXY_")}
 
 
 class Server:
@@ -35,6 +36,7 @@ class Server:
         self._log = log
         self.namesrv = ""
         self.broker = ""
+        self.proxy = ""  # empty without one
 
     @property
     def pid(self) -> int:
@@ -65,6 +67,10 @@ class Server:
     def broker_pid(self) -> int:
         """The pid of the current broker process, which changes with a restart. Waits while there is none."""
         return self._wait(lambda: self.child_pid("broker"), START_TIMEOUT_S, "a broker process")
+
+    def proxy_pid(self) -> int:
+        """The pid of the current proxy process. Waits while there is none."""
+        return self._wait(lambda: self.child_pid("proxy"), START_TIMEOUT_S, "a proxy process")
 
     def namesrv_pid(self) -> int:
         return self._wait(lambda: self.child_pid("namesrv"), START_TIMEOUT_S, "a name server process")
@@ -109,6 +115,8 @@ class Server:
         assert self._is_ready(), f"serve exited with {self._process.returncode} before it was ready:\n{self.log()}"
         self.namesrv = _address_of("name server", line)
         self.broker = _address_of("broker", line)
+        if "no gRPC proxy" not in line:
+            self.proxy = _address_of("gRPC proxy", line)
 
     def _is_ready(self) -> bool:
         line = self.ready_line()
@@ -128,13 +136,15 @@ def serving(
     environment: Mapping[str, str] | None = None,
     timeout_s: float = START_TIMEOUT_S,
     pipeline: bool = False,
+    grpc: bool = False,
     program: Sequence[str] = (sys.executable, "-m", "latermq"),
 ) -> Iterator[Server]:
     """Run `latermq serve` on a data directory, with further command-line options.
 
-    By default it runs without the pipeline, because the start of a JVM takes longer than most tests.
+    By default it runs without the pipeline and the proxy, because their start takes longer than most tests.
     """
     arguments = ["--data", str(data_dir), "--host", HOST, *([] if pipeline else ["--no-pipeline"])]
+    arguments += ["--grpc-port", str(free_port())] if grpc else ["--no-grpc"]
     arguments += ["--namesrv-port", str(free_port()), "--port", str(free_port()), *options]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
@@ -143,7 +153,7 @@ def serving(
             stdout=out,
             stderr=log,
             # Tests run in parallel, so only tests of metrics set a port for them.
-            env={**os.environ, "LATERMQ_METRICS_PORT": "0", "LATERMQ_METRICS_NAMESRV_PORT": "0", **(environment or {})},
+            env={**os.environ, **NO_METRICS, **(environment or {})},
         )
         server = Server(process, out, log)
         try:

@@ -18,6 +18,7 @@ from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.properties import REAL_TOPIC, encode_properties
 from latermq.server.broker.composition import broker_metrics
 from latermq.server.namesrv.name_server_metrics import OWN_FAMILIES
+from latermq.server.proxy import proxy_metrics
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.brokers_in_memory import HOST, bodies, open_broker, pass_time, run_until_quiet, send
 from tests.support.metrics_scrape import ScrapedMetrics
@@ -132,7 +133,7 @@ def test_every_family_is_told_with_its_kind_and_its_labels(watched: Watched) -> 
 
 
 def test_the_page_lists_every_metric_with_its_kind_and_label() -> None:
-    families = (*FAMILIES, *OWN_FAMILIES)
+    families = (*FAMILIES, *OWN_FAMILIES, *proxy_metrics.OWN_FAMILIES)
     assert _ROW.findall(PAGE.read_text()) == [(family.name, family.kind.value, family.label) for family in families]
 
 

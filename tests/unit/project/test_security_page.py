@@ -11,6 +11,7 @@ import pytest
 from latermq.broker.metrics.limits import BROKER_LIMITS
 from latermq.config import Config
 from latermq.server.namesrv.name_server_metrics import NAME_SERVER_LIMITS
+from latermq.server.proxy.proxy_metrics import PROXY_LIMITS
 from tests.interop.ports import free_port
 from tests.support.metrics_scrape import ScrapedMetrics, scrape
 from tests.support.serving import serving
@@ -31,6 +32,7 @@ NOTHING_HELD = {
     "a property read as a number",  # neither held nor refused: the message does not match
     "log.max_value",  # nobody is refused, and the line says that it was cut
 }
+MAY_BE_LOWERED = {"server.max_connections", "proxy.max_connections", "store.max_open_queues"}
 NAMED = {name for name in re.findall(r"`(\w+\.\w+)`", PAGE) if name.split(".")[0] in Config.__struct_fields__}
 _METRIC = re.compile(r'`(latermq_\w+)(?:\{(\w+)="(\w+)"\})?`')
 
@@ -45,9 +47,11 @@ class Row(NamedTuple):
 
     def is_of(self, process: str) -> bool:
         """Whether a process has this bound; those on sockets are of both."""
-        if self.section == "Name server":
-            return process == "namesrv"
-        return process == "broker" or any(name.startswith("server.") for name in self.settings)
+        for section, of in (("Name server", "namesrv"), ("gRPC proxy", "proxy")):
+            if self.section == section:
+                return process == of
+        is_of_sockets = any(name.startswith("server.") for name in self.settings)
+        return process == "broker" or (is_of_sockets and process == "namesrv")
 
 
 def rows() -> Iterator[Row]:
@@ -73,10 +77,11 @@ ROWS = list(rows())
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ScrapedMetrics]]:
-    """What a real broker and a real name server tell when they have just started."""
-    ports = {"broker": ("metrics.port", free_port()), "namesrv": ("metrics.namesrv_port", free_port())}
+    """What a real broker, name server and proxy tell when they have just started."""
+    settings = {"broker": "metrics.port", "namesrv": "metrics.namesrv_port", "proxy": "metrics.proxy_port"}
+    ports = {process: (setting, free_port()) for process, setting in settings.items()}
     options = [word for setting, port in ports.values() for word in ("--set", f"{setting}={port}")]
-    with serving(tmp_path_factory.mktemp("data") / "data", *options):
+    with serving(tmp_path_factory.mktemp("data") / "data", *options, grpc=True):
         yield {process: scrape(port) for process, (_, port) in ports.items()}
 
 
@@ -111,7 +116,7 @@ def test_the_metric_of_a_bound_is_told_by_each_process_that_has_it(row: Row, tol
 
 
 def test_the_page_names_every_bound_that_a_process_tells(told: dict[str, ScrapedMetrics]) -> None:
-    for process, known in (("broker", BROKER_LIMITS), ("namesrv", NAME_SERVER_LIMITS)):
+    for process, known in (("broker", BROKER_LIMITS), ("namesrv", NAME_SERVER_LIMITS), ("proxy", PROXY_LIMITS)):
         bounds = told[process].values("latermq_limit", "setting")
         assert bounds.keys() == {limit.name for limit in known}
         of_rows: set[str] = set()
@@ -125,7 +130,7 @@ def test_the_bounds_are_those_of_the_settings_and_not_reached_at_a_start(told: d
         bounds, used = (figures.values(name, "setting") for name in ("latermq_limit", "latermq_limit_used"))
         assert bounds.keys() == used.keys()
         assert all(0 <= used[name] < bound for name, bound in bounds.items())
-        for name in bounds.keys() & SETTINGS - {"server.max_connections", "store.max_open_queues"}:  # may be lowered
+        for name in bounds.keys() & SETTINGS - MAY_BE_LOWERED:
             section, _, key = name.partition(".")
             assert bounds[name] == getattr(getattr(Config(), section), key)
     assert told["broker"].value("latermq_limit_used", setting="broker.max_topics") > 0

@@ -20,6 +20,7 @@ from latermq.message.names import (
 from latermq.model.topic import INHERIT, READ, WRITE, Topic, TopicTable
 
 MAX_QUEUES = MAX_TOPIC_QUEUES  # limit for tables on disk; broker.max_topic_queues applies to new topics
+MESSAGE_TYPE = "message.type"  # the attribute with the type of a topic's messages
 _FEW_VERSIONS = 64
 
 
@@ -70,6 +71,7 @@ class Topics:
                 read_queues=queues,
                 write_queues=queues,
                 permissions=READ | WRITE | INHERIT,
+                attributes={MESSAGE_TYPE: self._config.auto_topic_type},
             )
         else:
             topics.pop(AUTO_CREATE_TOPIC, None)
@@ -131,7 +133,11 @@ class Topics:
         queues = max(1, min(default_queues, template.write_queues))
         perm = template.permissions & ~INHERIT
         self.auto_created.check(by)
-        config = self.put(Topic(name=topic, read_queues=queues, write_queues=queues, permissions=perm))
+        # Of the attributes, only the type is inherited: others may concern the template alone.
+        types = {name: value for name, value in template.attributes.items() if name == MESSAGE_TYPE}
+        config = self.put(
+            Topic(name=topic, read_queues=queues, write_queues=queues, permissions=perm, attributes=types)
+        )
         # It counts as used even if its message is rejected after this.
         self.auto_created.add(by, topic, unused=False)
         return config

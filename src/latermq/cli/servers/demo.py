@@ -53,6 +53,7 @@ class Server:
             "latermq",
             "serve",
             "--no-pipeline",
+            "--no-grpc",
             "--data",
             str(data),
             "--port",

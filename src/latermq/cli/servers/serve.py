@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from latermq.cli.options import ConfigFile, Data, Host, NamesrvPort, Port, Settings, as_settings, effective_config
+from latermq.cli.options import (
+    ConfigFile,
+    Data,
+    Host,
+    NamesrvPort,
+    Port,
+    Settings,
+    as_settings,
+    effective_config,
+    given_settings,
+)
 from latermq.cli.servers.data_directory import require_writable
 from latermq.errors import ConfigError, StoreError
 
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
 
 NAME_SERVER = "name server"
 BROKER = "broker"
+PROXY = "proxy"
 PIPELINE = "pipeline"
 PIPELINE_NICE = 10  # keeps the broker's event loop punctual
 
@@ -35,7 +46,7 @@ def serve(
     port: Port = None,
     grpc_port: Annotated[
         int | None,
-        typer.Option("--grpc-port", metavar="P", min=0, max=65535, help="Port of the gRPC proxy (not used yet)."),
+        typer.Option("--grpc-port", metavar="P", min=0, max=65535, help="Port of the gRPC proxy; 0 picks a free one."),
     ] = None,
     http_port: Annotated[
         int | None,
@@ -49,22 +60,23 @@ def serve(
     config: ConfigFile = None,
     settings: Settings = None,
 ) -> None:
-    """Run a name server, a broker and the Spark pipeline.
+    """Run a name server, a broker, a gRPC proxy and the Spark pipeline.
 
     Restarts a part that fails. Once all parts accept connections, prints one line that starts with "latermq ready" and
-    contains their addresses. Logs go to standard error. On SIGTERM or Ctrl-C the broker refuses new requests, flushes
-    and writes a checkpoint, then serve exits with 0. Exits with 2 if it cannot start.
+    contains their addresses. Logs go to standard error. On SIGTERM or Ctrl-C the proxy finishes its calls, the broker
+    refuses new requests, flushes and writes a checkpoint, then serve exits with 0. Exits with 2 if it cannot start.
 
     The pipeline starts in the background: it takes a few seconds, and no timer depends on it. Without Java or the
     pipeline's packages serve reports this and runs as with --no-pipeline. To use a driver on another machine, pass
     --no-pipeline --set pipeline.enabled=true.
 
-    This version has no gRPC or HTTP; their options are accepted and have no effect.
+    This version has no HTTP; its options are accepted and have no effect.
 
     Example: latermq serve --data /var/lib/latermq --host 10.0.0.5 --set store.retention=40d
     """
     # An explicit setting overrides the option: the broker then expects a driver that is not one of these parts.
     settings = [*(["pipeline.enabled=false"] if no_pipeline else ()), *(settings or ())]
+    settings += given_settings({"proxy.port": grpc_port})
     defaults = {"pipeline": {"enabled": True}}
     effective = effective_config(config, settings, host=host, namesrv_port=namesrv_port, port=port, defaults=defaults)
     from latermq.server.private_files import keep_private
@@ -73,7 +85,7 @@ def serve(
     settings.append(f"pipeline.enabled={str(pipeline.enabled).lower()}")
     keep_private(effective)  # also covers the driver, whose timeline may be in the data directory
     require_writable(data)
-    _wait_for_predecessor(effective, data)
+    _wait_for_predecessor(effective, data, with_proxy=not no_grpc)
 
     import asyncio
 
@@ -89,6 +101,8 @@ def serve(
         Part(NAME_SERVER, lambda ready: _name_server_command(data, inherited, ready), environment=shared),
         Part(BROKER, lambda ready: _broker_command(data, inherited, effective, ready), environment=shared),
     ]
+    if not no_grpc:
+        parts.append(Part(PROXY, lambda ready: _proxy_command(data, inherited, effective, ready), environment=shared))
     if pipeline.is_part:
         driver_environment = as_environment([*settings, *_pipeline_settings(data, effective)])
         parts.append(
@@ -125,7 +139,8 @@ def _choose_pipeline(config: "Config", no_pipeline: bool) -> _Pipeline:
 
 def _announce(addresses: Mapping[str, str], pipeline: _Pipeline) -> None:
     running = ", ".join(f"{part} {addresses[part]}" for part in (NAME_SERVER, BROKER))
-    print(f"latermq ready: {running}, {pipeline.description} (no gRPC or HTTP in this version)", flush=True)
+    proxy = f"gRPC proxy {addresses[PROXY]}" if PROXY in addresses else "no gRPC proxy"
+    print(f"latermq ready: {running}, {proxy}, {pipeline.description} (no HTTP in this version)", flush=True)
 
 
 def _inherited_options(config: Path | None) -> list[str]:
@@ -144,6 +159,12 @@ def _broker_command(data: Path, inherited: list[str], config: "Config", ready: M
     command = [sys.executable, "-m", "latermq", "broker", "--data", str(data), *inherited]
     namesrv = config.server.namesrv or _connectable(ready[NAME_SERVER])
     return [*command, "--namesrv", namesrv, *_port_option(ready.get(BROKER))]
+
+
+def _proxy_command(data: Path, inherited: list[str], config: "Config", ready: Mapping[str, str]) -> list[str]:
+    command = [sys.executable, "-m", "latermq", "proxy", "--data", str(data), *inherited]
+    namesrv = config.proxy.namesrv or config.server.namesrv or _connectable(ready[NAME_SERVER])
+    return [*command, "--namesrv", namesrv, *_port_option(ready.get(PROXY))]
 
 
 def _pipeline_settings(data: Path, config: "Config") -> list[str]:
@@ -176,20 +197,24 @@ def _connectable(address: str) -> str:
     return address
 
 
-def _wait_for_predecessor(config: "Config", data: Path) -> None:
+def _wait_for_predecessor(config: "Config", data: Path, with_proxy: bool) -> None:
     """Wait until a server that was just killed has released its ports and its lock. Raise if a port stays in use."""
-    ports = {"--namesrv-port": config.server.namesrv_port, "--port": config.server.port}
+    host = config.server.host
+    ports = {"--namesrv-port": (host, config.server.namesrv_port), "--port": (host, config.server.port)}
+    if with_proxy:
+        ports["--grpc-port"] = (config.proxy.host or host, config.proxy.port)
     deadline_s = time.monotonic() + _PREDECESSOR_TIMEOUT_S
     while True:
-        busy = [option for option, port in ports.items() if not _is_free(config.server.host, port)]
+        busy = [option for option, address in ports.items() if not _is_free(*address)]
         if not busy and _is_unlocked(data):
             return
         if time.monotonic() > deadline_s:
             break
         time.sleep(_POLL_S)
     for option in busy:
+        host, port = ports[option]
         raise ConfigError(
-            f"port {ports[option]} on {config.server.host} is in use",
+            f"port {port} on {host} is in use",
             hint=f"Stop the process that listens there, or choose another port with {option}",
         )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable, Container, Mapping
 from typing import cast
 
@@ -23,6 +24,8 @@ from latermq.protocol.remoting.frames import (
     encode_frame,
 )
 from latermq.retry import Backoff
+
+_log = logging.getLogger("latermq.client")
 
 OnResponse = Callable[[Command | LaterMQError], None]
 OnRequest = Callable[["Connection", Command], None]
@@ -102,7 +105,10 @@ class Connection(asyncio.Protocol):
             if command.flag & 1:
                 entry = pending.pop(command.opaque, None)
                 if entry is not None:  # None: the request has timed out
-                    entry[0](command)
+                    try:
+                        entry[0](command)
+                    except Exception:  # must not close the connection, which others use too
+                        _log.exception("the callback of a response failed")
             else:
                 self._on_request(self, command)
         if self._reader.broken is not None:

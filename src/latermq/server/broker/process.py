@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import socket
@@ -43,6 +42,7 @@ from latermq.server.broker.registrar import Registrar
 from latermq.server.broker.retainer import Retainer
 from latermq.server.broker.save_rounds import TableSaver
 from latermq.server.broker.timer_driver import TimerDriver
+from latermq.server.collector import tune_garbage_collector
 from latermq.server.metrics_server import MetricsServer
 from latermq.server.private_files import close_to_others
 from latermq.server.remoting.listener import Listener
@@ -55,8 +55,6 @@ _POLL_EXPIRY_S = 0.5
 _INDEX_EVERY_S = 0.2
 _WINDOWS_EVERY_S = 0.1
 _REBUILT_SHOWN = 20
-# Requests leave no reference cycles, so the collector can run rarely and skip objects that are still in use.
-_COLLECTOR_THRESHOLDS = (50_000, 20, 20)
 _log = structlog.get_logger(__name__)
 
 
@@ -379,17 +377,6 @@ def _own_address() -> str:
         return address
 
 
-def _tune_garbage_collector() -> None:
-    """Exclude the 40,000 long-lived objects created at start from garbage collection.
-
-    Scanning them takes 15 to 50 ms per full collection, during which the whole process stops. Without this call the
-    collector uses 2 % of the CPU of a broker that is busy with sends.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_COLLECTOR_THRESHOLDS)
-
-
 def run_broker(config: Config, data: Path, ready: Callable[[str], None]) -> int:
     """Run a broker until SIGTERM or SIGINT. `ready` receives its address once clients can use it."""
 
@@ -399,7 +386,7 @@ def run_broker(config: Config, data: Path, ready: Callable[[str], None]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, process.end)
         await process.start()
-        _tune_garbage_collector()
+        tune_garbage_collector()
         if fifo is not None:
             fifo.start(process.on_clock_set)
         ready(f"broker {process.address}")

@@ -1,0 +1,189 @@
+"""The table of the calls that the proxy serves: one row per method, with its messages, permissions and handler.
+
+A handler is a plain function. It returns the answer, or keeps the exchange and answers later. A LaterMQError that it
+raises becomes an answer with a status; gRPC's own status is then OK, as clients expect.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from latermq.errors import LaterMQError
+from latermq.protocol.http2.grpc.status import GrpcError, StatusCode
+from latermq.protocol.messaging import messaging_pb2 as pb
+from latermq.protocol.messaging.resources import full_name
+from latermq.protocol.remoting.frames import Command
+from latermq.server.http2.calls import Bidirectional, Call, Method, Receiver, ServerStream, Unary
+from latermq.server.proxy.statuses import CallRefused, status_of
+from latermq.server.remoting.access import Access, Action, Kind, Rule
+
+SERVICE = "apache.rocketmq.v2.MessagingService"
+CLIENT_ID = b"x-mq-client-id"
+MAX_CLIENT_ID_CHARS = 255
+_NO_COMMAND = Command(0)  # rules are shared with remoting, whose requests have one
+
+# The messages that report a status in a server stream, instead of a field of its only answer.
+Failure = Callable[[pb.Status], Iterable[Message]]
+
+
+class Exchange:
+    """A call that is being served, and the ways to answer it. Answers after its end are ignored."""
+
+    __slots__ = ("_table", "call", "client_id", "endpoint")
+
+    def __init__(self, table: "CallTable", endpoint: "CallEndpoint", call: Call, client_id: str) -> None:
+        self._table = table
+        self.endpoint = endpoint
+        self.call = call
+        self.client_id = client_id
+
+    @property
+    def peer(self) -> str:
+        """The address of the client's host."""
+        return self.call.connection.peer[0]
+
+    def reply(self, answer: Message) -> None:
+        """Send the only answer of a unary call."""
+        self.call.reply(answer.SerializeToString())
+
+    def fail(self, error: LaterMQError) -> None:
+        """Answer with the status of an error, and end a stream."""
+        answers = self._table.failure(self.endpoint, error)
+        if self.endpoint.failure is None:
+            self.reply(answers[0])
+            return
+        for answer in answers:
+            self.call.send(answer.SerializeToString())
+        self.call.end()
+
+
+# Called before the handler of every call; raises NoPermission to refuse it.
+Authorize = Callable[[Call, "CallEndpoint", Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CallEndpoint:
+    """One row. `access` has no default, so every new call needs a decision about its permissions."""
+
+    name: str  # of the method
+    request: type[Message]
+    reply: type[Message]  # with a field `status`, unless there is `failure`
+    serve: Callable[[Exchange, Any], Message | None]
+    access: tuple[Rule, ...]
+    failure: Failure | None = None  # of a server stream, whose handler sends by `Exchange.call`
+
+    def accesses(self, request: Any) -> Iterator[Access]:
+        """Yield the resources that this call touches. All of them must be permitted."""
+        for rule in self.access:
+            yield from rule.accesses(_NO_COMMAND, request)
+
+
+class CallTable:
+    """All rows of the proxy. `authorize` checks every call; without it all calls are permitted."""
+
+    def __init__(self) -> None:
+        self.authorize: Authorize | None = None
+        self.methods: dict[bytes, Method] = {}
+        self.endpoints: list[CallEndpoint] = []
+        # By code. The usual ones start at 0: monitoring does not count the first value of a series as an increase.
+        self.refused: Counter[int] = Counter({pb.TOO_MANY_REQUESTS: 0, pb.INTERNAL_SERVER_ERROR: 0})
+
+    def add(self, endpoints: Iterable[CallEndpoint]) -> None:
+        """Add rows to the table."""
+        for endpoint in endpoints:
+            self.endpoints.append(endpoint)
+            self._add(endpoint.name, self._unary(endpoint) if endpoint.failure is None else self._stream(endpoint))
+
+    def add_bidirectional(self, name: str, begin: Callable[[Call], Receiver]) -> None:
+        """Add a method with messages in both directions, which checks permissions itself."""
+        self._add(name, Bidirectional(begin))
+
+    def failure(self, endpoint: CallEndpoint, error: LaterMQError) -> list[Message]:
+        """Return the answers that report an error."""
+        status = status_of(error)
+        self.refused[status.code] += 1
+        if endpoint.failure is not None:
+            return list(endpoint.failure(status))
+        return [endpoint.reply(status=status)]
+
+    def statistics(self) -> dict[str, int]:
+        return {f"refused_requests_{code}": count for code, count in self.refused.items()}
+
+    def _add(self, name: str, method: Method) -> None:
+        path = f"/{SERVICE}/{name}".encode()
+        assert path not in self.methods, f"{name} has two rows"
+        self.methods[path] = method
+
+    def _unary(self, endpoint: CallEndpoint) -> Unary:
+        serve = endpoint.serve
+
+        def answer(call: Call, data: bytes) -> bytes | None:
+            try:
+                exchange, request = self._begin(endpoint, call, data)
+                reply = serve(exchange, request)
+            except LaterMQError as error:
+                if isinstance(error, GrpcError):
+                    raise
+                return self.failure(endpoint, error)[0].SerializeToString()
+            return None if reply is None else reply.SerializeToString()
+
+        return Unary(answer)
+
+    def _stream(self, endpoint: CallEndpoint) -> ServerStream:
+        serve = endpoint.serve
+
+        def answer(call: Call, data: bytes) -> None:
+            try:
+                exchange, request = self._begin(endpoint, call, data)
+                serve(exchange, request)
+            except LaterMQError as error:
+                if isinstance(error, GrpcError):
+                    raise
+                Exchange(self, endpoint, call, "").fail(error)
+
+        return ServerStream(answer)
+
+    def _begin(self, endpoint: CallEndpoint, call: Call, data: bytes) -> tuple[Exchange, Any]:
+        try:
+            request = endpoint.request.FromString(data)
+        except DecodeError:
+            raise GrpcError(StatusCode.INTERNAL, f"the message is not a valid {endpoint.request.__name__}") from None
+        exchange = Exchange(self, endpoint, call, client_id_of(call))
+        if self.authorize is not None:
+            self.authorize(call, endpoint, request)
+        return exchange, request
+
+
+def client_id_of(call: Call) -> str:
+    """Return the id that every client sends with each call."""
+    value = call.metadata.get(CLIENT_ID)
+    if not value:
+        raise CallRefused(
+            pb.CLIENT_ID_REQUIRED, "the call has no client id", hint="Send it in the header x-mq-client-id"
+        )
+    if len(value) > MAX_CLIENT_ID_CHARS:
+        raise CallRefused(
+            pb.BAD_REQUEST, f"the client id has {len(value)} characters; the limit is {MAX_CLIENT_ID_CHARS}"
+        )
+    try:
+        return value.decode("ascii")
+    except UnicodeDecodeError:
+        raise CallRefused(pb.BAD_REQUEST, "the client id is not ASCII") from None
+
+
+def on_topic(field: str, *actions: Action) -> Rule:
+    """The topic in this field of the request."""
+    return Rule(Kind.TOPIC, actions, lambda _, request: (full_name(getattr(request, field)),))
+
+
+def on_group(field: str, *actions: Action) -> Rule:
+    """The group in this field of the request."""
+    return Rule(Kind.GROUP, actions, lambda _, request: (full_name(getattr(request, field)),))
+
+
+def on_group_if_named(field: str, *actions: Action) -> Rule:
+    """The group in this field of the request, which may be absent."""
+    return Rule(Kind.GROUP, actions, lambda _, request: (full_name(getattr(request, field)),), ())

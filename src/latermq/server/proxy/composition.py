@@ -1,0 +1,60 @@
+"""Builds the parts of a proxy from its configuration. Each part gets only the parts that it uses."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+from latermq.config import Config
+from latermq.server.proxy.broker_link import BrokerLink
+from latermq.server.proxy.call_table import CallEndpoint, CallTable
+from latermq.server.proxy.groups import Groups
+from latermq.server.proxy.route_calls import RouteCalls
+from latermq.server.proxy.topics import Topics
+
+
+class Calls(Protocol):
+    """The calls of one subject."""
+
+    @property
+    def endpoints(self) -> list[CallEndpoint]: ...
+
+
+class WaitingCalls(Protocol):
+    """Calls that may wait for long, and must end when the proxy stops."""
+
+    def release(self) -> None:
+        """Let all waiting clients go."""
+        ...
+
+
+class ProxyParts:
+    """The parts of a proxy without its sockets for clients."""
+
+    def __init__(self, config: Config, namesrv: str) -> None:
+        now_s = asyncio.get_running_loop().time
+        self.link = BrokerLink(namesrv, config.proxy)
+        self.topics = Topics(self.link, config, now_s)
+        self.groups = Groups(self.link, config.proxy, now_s)
+        self.table = CallTable()
+        self.waiting: list[WaitingCalls] = []
+        subjects: Iterable[Calls] = (RouteCalls(self.topics, self.groups),)
+        for subject in subjects:
+            self.table.add(subject.endpoints)
+
+    def statistics(self) -> dict[str, int]:
+        parts = (self.link, self.topics, self.groups, self.table)
+        return {name: count for part in parts for name, count in part.statistics().items()}
+
+    async def start(self, timeout_s: float) -> None:
+        """Connect to the brokers. Returns at the latest after the timeout; further attempts follow."""
+        await self.link.start(timeout_s)
+
+    def release(self) -> None:
+        """Let clients go that wait for messages or commands."""
+        for calls in self.waiting:
+            calls.release()
+
+    async def close(self) -> None:
+        await self.topics.close()
+        await self.groups.close()
+        await self.link.close()

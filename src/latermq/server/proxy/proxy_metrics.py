@@ -1,0 +1,44 @@
+"""Metrics of a proxy: its clients, calls and brokers, each of its limits, and its connections."""
+
+from collections.abc import Callable, Mapping
+
+from latermq.broker.metrics.exposition import Family, Kind, Reading
+from latermq.broker.metrics.limits import Limit, limits
+from latermq.broker.metrics.metric_families import SERVER_FAMILIES, server_values
+from latermq.config import Config
+
+_FAMILIES = {
+    "calls": Family("latermq_proxy_calls", Kind.GAUGE, "Calls in progress"),
+    "finished_calls": Family("latermq_proxy_calls_total", Kind.COUNTER, "Finished calls"),
+    "brokers_connected": Family("latermq_proxy_brokers", Kind.GAUGE, "Brokers with an open connection"),
+    "failed_broker_requests": Family(
+        "latermq_proxy_broker_requests_failed_total", Kind.COUNTER, "Requests that could not be sent to a broker"
+    ),
+}
+OWN_FAMILIES = tuple(_FAMILIES.values())
+FAMILIES = (*OWN_FAMILIES, *SERVER_FAMILIES)
+PROXY_LIMITS = (
+    Limit("proxy.max_routes", "topic_entries"),
+    Limit("look_ups", "topic_fetches", "topic_max_fetches"),
+    Limit("proxy.max_broker_requests", "broker_requests"),
+    Limit("proxy.max_connections", "connections", "max_connections"),
+    Limit("proxy.max_held", "held_bytes"),
+    Limit("metrics_connections", "metrics_connections", "max_metrics_connections"),
+)
+
+
+class ProxyMetrics:
+    """Reads the metrics of one proxy, on the thread that serves it."""
+
+    def __init__(self, config: Config, address: Callable[[], str], statistics: Callable[[], Mapping[str, int]]) -> None:
+        """`address` is available once the proxy listens."""
+        self._config = config
+        self._address = address
+        self._statistics = statistics
+
+    def read(self) -> Reading:
+        """The current values of all metrics."""
+        statistics = self._statistics()
+        own = {family.name: statistics[name] for name, family in _FAMILIES.items()}
+        values = {**own, **server_values(statistics), **limits(PROXY_LIMITS, self._config, statistics)}
+        return Reading(FAMILIES, {"node_type": "proxy", "node_id": self._address()}, values)

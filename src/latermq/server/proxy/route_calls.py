@@ -1,0 +1,168 @@
+"""Calls about routes: the queues of a topic, and the queues that a consumer receives from."""
+
+from latermq.errors import LaterMQError
+from latermq.message.names import is_group, is_topic
+from latermq.model.group import Group
+from latermq.model.topic import READ, WRITE
+from latermq.protocol.messaging import messaging_pb2 as pb
+from latermq.protocol.messaging.resources import full_name
+from latermq.server.proxy.call_table import CallEndpoint, Exchange, on_group, on_topic
+from latermq.server.proxy.groups import Groups
+from latermq.server.proxy.statuses import OK, CallRefused
+from latermq.server.proxy.topics import TopicInfo, Topics
+from latermq.server.remoting.access import GET, PUB, SUB
+
+ALL_QUEUES = -1  # the id of an assignment: the broker chooses
+_TYPES: dict[str, list[pb.MessageType]] = {
+    "NORMAL": [pb.NORMAL],
+    "FIFO": [pb.FIFO],
+    "DELAY": [pb.DELAY],
+    "TRANSACTION": [pb.TRANSACTION],
+    "LITE": [pb.LITE],
+    "PRIORITY": [pb.PRIORITY],
+    "MIXED": [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION],
+}
+_UNKNOWN_TYPE = [pb.MESSAGE_TYPE_UNSPECIFIED]
+
+
+def topic_name(resource: pb.Resource) -> str:
+    """Return the broker's name of a topic. Raises if it cannot be one."""
+    name = full_name(resource)
+    if not is_topic(name):
+        raise CallRefused(
+            pb.ILLEGAL_TOPIC,
+            f"{name[:200]!r} is not a valid topic",
+            hint="Use 1 to 127 letters, digits, '_', '-', '%' and '|'",
+        )
+    return name
+
+
+def group_name(resource: pb.Resource) -> str:
+    """Return the broker's name of a group. Raises if it cannot be one."""
+    name = full_name(resource)
+    if not is_group(name):
+        raise CallRefused(
+            pb.ILLEGAL_CONSUMER_GROUP,
+            f"{name[:200]!r} is not a valid consumer group",
+            hint="Use 1 to 120 letters, digits, '_', '-', '%' and '|'",
+        )
+    return name
+
+
+class RouteCalls:
+    """QueryRoute and QueryAssignment."""
+
+    def __init__(self, topics: Topics, groups: Groups) -> None:
+        self._topics = topics
+        self._groups = groups
+
+    @property
+    def endpoints(self) -> list[CallEndpoint]:
+        return [
+            CallEndpoint(
+                "QueryRoute",
+                pb.QueryRouteRequest,
+                pb.QueryRouteResponse,
+                self._query_route,
+                (on_topic("topic", PUB, SUB, GET),),
+            ),
+            CallEndpoint(
+                "QueryAssignment",
+                pb.QueryAssignmentRequest,
+                pb.QueryAssignmentResponse,
+                self._query_assignment,
+                (on_topic("topic", SUB), on_group("group", SUB)),
+            ),
+        ]
+
+    def _query_route(self, exchange: Exchange, request: pb.QueryRouteRequest) -> None:
+        _check_endpoints(request.endpoints)
+
+        def then(found: TopicInfo | LaterMQError) -> None:
+            if isinstance(found, LaterMQError):
+                exchange.fail(found)
+            else:
+                queues = message_queues(found, request.topic, request.endpoints)
+                exchange.reply(pb.QueryRouteResponse(status=OK, message_queues=queues))
+
+        self._topics.get(topic_name(request.topic), then)
+
+    def _query_assignment(self, exchange: Exchange, request: pb.QueryAssignmentRequest) -> None:
+        _check_endpoints(request.endpoints)
+        topic, group = topic_name(request.topic), group_name(request.group)
+
+        def with_topic(info: TopicInfo | LaterMQError) -> None:
+            if isinstance(info, LaterMQError):
+                exchange.fail(info)
+            else:
+                self._groups.get(group, lambda found: with_group(info, found))
+
+        def with_group(info: TopicInfo, found: Group | LaterMQError) -> None:
+            # Without the group's configuration consumers still receive: the broker itself keeps the order.
+            is_ordered = isinstance(found, Group) and found.is_ordered
+            queues = assigned_queues(info, request.topic, request.endpoints, is_ordered)
+            if queues:
+                assignments = [pb.Assignment(message_queue=queue) for queue in queues]
+                exchange.reply(pb.QueryAssignmentResponse(status=OK, assignments=assignments))
+            else:
+                exchange.fail(CallRefused(pb.FORBIDDEN, f"topic {topic!r} has no readable queue"))
+
+        self._topics.get(topic, with_topic)
+
+
+def message_queues(info: TopicInfo, topic: pb.Resource, endpoints: pb.Endpoints) -> list[pb.MessageQueue]:
+    """Return the queues of a topic: those to read, those to write and those for both, as RocketMQ orders them.
+
+    Their endpoints are those that the client used, because it would open a second connection to any others.
+    """
+    types = _TYPES.get(info.message_type, _UNKNOWN_TYPE)
+    readable: list[pb.MessageQueue] = []
+    writable: list[pb.MessageQueue] = []
+    both: list[pb.MessageQueue] = []
+    for data in sorted(info.route.data.queueDatas, key=lambda data: data.brokerName):
+        if data.brokerName not in info.route.addresses:
+            continue
+        broker = pb.Broker(name=data.brokerName, id=0, endpoints=endpoints)
+        reads = data.readQueueNums if data.perm & READ else 0
+        writes = data.writeQueueNums if data.perm & WRITE else 0
+        for number in range(max(reads, writes)):
+            if number < min(reads, writes):
+                permission, target = pb.READ_WRITE, both
+            elif number < reads:
+                permission, target = pb.READ, readable
+            else:
+                permission, target = pb.WRITE, writable
+            target.append(
+                pb.MessageQueue(
+                    topic=topic, id=number, permission=permission, broker=broker, accept_message_types=types
+                )
+            )
+    return [*readable, *writable, *both]
+
+
+def assigned_queues(
+    info: TopicInfo, topic: pb.Resource, endpoints: pb.Endpoints, is_ordered: bool
+) -> list[pb.MessageQueue]:
+    """Return what every consumer of a group receives from: each broker, or each queue if the group is in order."""
+    found: dict[tuple[str, int], pb.MessageQueue] = {}
+    for queue in info.route.readable:
+        if queue.brokerName not in info.route.addresses:
+            continue
+        number = queue.queueId if is_ordered else ALL_QUEUES
+        found.setdefault(
+            (queue.brokerName, number),
+            pb.MessageQueue(
+                topic=topic,
+                id=number,
+                permission=pb.READ,
+                broker=pb.Broker(name=queue.brokerName, id=0, endpoints=endpoints),
+            ),
+        )
+    return list(found.values())
+
+
+def _check_endpoints(endpoints: pb.Endpoints) -> None:
+    if not endpoints.addresses:
+        raise CallRefused(
+            pb.ILLEGAL_ACCESS_POINT, "the request has no endpoints", hint="Send those that the client connected to"
+        )
