@@ -14,10 +14,11 @@ from google.protobuf.message import DecodeError, Message
 from latermq.errors import LaterMQError
 from latermq.protocol.http2.grpc.status import GrpcError, StatusCode
 from latermq.protocol.messaging import messaging_pb2 as pb
+from latermq.protocol.messaging.refusals import CallRefused
 from latermq.protocol.messaging.resources import full_name
 from latermq.protocol.remoting.frames import Command
 from latermq.server.http2.calls import Bidirectional, Call, Method, Receiver, ServerStream, Unary
-from latermq.server.proxy.statuses import CallRefused, status_of
+from latermq.server.proxy.statuses import status_of
 from latermq.server.remoting.access import Access, Action, Kind, Rule
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
@@ -48,6 +49,10 @@ class Exchange:
     def reply(self, answer: Message) -> None:
         """Send the only answer of a unary call."""
         self.call.reply(answer.SerializeToString())
+
+    def refuse(self, error: LaterMQError) -> pb.Status:
+        """Return the status of an error for an answer with more than a status."""
+        return self._table.refuse(error)
 
     def fail(self, error: LaterMQError) -> None:
         """Answer with the status of an error, and end a stream."""
@@ -101,10 +106,15 @@ class CallTable:
         """Add a method with messages in both directions, which checks permissions itself."""
         self._add(name, Bidirectional(begin))
 
-    def failure(self, endpoint: CallEndpoint, error: LaterMQError) -> list[Message]:
-        """Return the answers that report an error."""
+    def refuse(self, error: LaterMQError) -> pb.Status:
+        """Return the status of an error, and count it."""
         status = status_of(error)
         self.refused[status.code] += 1
+        return status
+
+    def failure(self, endpoint: CallEndpoint, error: LaterMQError) -> list[Message]:
+        """Return the answers that report an error."""
+        status = self.refuse(error)
         if endpoint.failure is not None:
             return list(endpoint.failure(status))
         return [endpoint.reply(status=status)]

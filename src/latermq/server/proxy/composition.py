@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import Protocol
 
+from latermq.clock import Clock
 from latermq.config import Config
 from latermq.server.proxy.broker_link import BrokerLink
 from latermq.server.proxy.call_table import CallEndpoint, CallTable
 from latermq.server.proxy.groups import Groups
 from latermq.server.proxy.route_calls import RouteCalls
+from latermq.server.proxy.send_calls import SendCalls
 from latermq.server.proxy.topics import Topics
 
 
@@ -30,19 +32,20 @@ class WaitingCalls(Protocol):
 class ProxyParts:
     """The parts of a proxy without its sockets for clients."""
 
-    def __init__(self, config: Config, namesrv: str) -> None:
+    def __init__(self, config: Config, namesrv: str, clock: Clock) -> None:
         now_s = asyncio.get_running_loop().time
         self.link = BrokerLink(namesrv, config.proxy)
         self.topics = Topics(self.link, config, now_s)
         self.groups = Groups(self.link, config.proxy, now_s)
         self.table = CallTable()
         self.waiting: list[WaitingCalls] = []
-        subjects: Iterable[Calls] = (RouteCalls(self.topics, self.groups),)
+        self._sends = SendCalls(self.link, self.topics, config, clock)
+        subjects: Iterable[Calls] = (RouteCalls(self.topics, self.groups), self._sends)
         for subject in subjects:
             self.table.add(subject.endpoints)
 
     def statistics(self) -> dict[str, int]:
-        parts = (self.link, self.topics, self.groups, self.table)
+        parts = (self.link, self.topics, self.groups, self.table, self._sends)
         return {name: count for part in parts for name, count in part.statistics().items()}
 
     async def start(self, timeout_s: float) -> None:

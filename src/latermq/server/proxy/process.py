@@ -39,7 +39,7 @@ class ProxyProcess:
         self._clock = clock
         self._data = data
         self._host = config.proxy.host or config.server.host
-        self.parts = ProxyParts(config, name_servers_of(config))
+        self.parts = ProxyParts(config, name_servers_of(config), clock)
         self.listener = Http2Listener(
             grpc_handler(self.parts.table.methods), transport_limits(config.proxy), clock, self._tls()
         )

@@ -5,10 +5,11 @@ from latermq.message.names import is_group, is_topic
 from latermq.model.group import Group
 from latermq.model.topic import READ, WRITE
 from latermq.protocol.messaging import messaging_pb2 as pb
+from latermq.protocol.messaging.refusals import CallRefused
 from latermq.protocol.messaging.resources import full_name
 from latermq.server.proxy.call_table import CallEndpoint, Exchange, on_group, on_topic
 from latermq.server.proxy.groups import Groups
-from latermq.server.proxy.statuses import OK, CallRefused
+from latermq.server.proxy.statuses import OK
 from latermq.server.proxy.topics import TopicInfo, Topics
 from latermq.server.remoting.access import GET, PUB, SUB
 

@@ -1,11 +1,15 @@
 """The status of an answer: a code of the 5.x protocol and a text for each error, the proxy's own or a broker's."""
 
+from collections.abc import Sequence
+
 from latermq.client.session.failures import RequestTimedOut
 from latermq.errors import FlowControl, LaterMQError, MalformedRequest, MessageNotFound
 from latermq.protocol.http2.grpc.status import GrpcError, StatusCode
 from latermq.protocol.messaging import messaging_pb2 as pb
+from latermq.protocol.messaging.refusals import CallRefused
 
 OK = pb.Status(code=pb.OK, message="OK")
+_DIFFERENT = pb.Status(code=pb.MULTIPLE_RESULTS, message="the entries have different results")
 
 # By the wire code of the error. Everything else is INTERNAL_SERVER_ERROR, which clients retry.
 _BY_WIRE_CODE: dict[int, pb.Code] = {
@@ -29,16 +33,6 @@ _BY_TYPE: dict[type[LaterMQError], pb.Code] = {
 }
 
 
-class CallRefused(LaterMQError):
-    """A call that is answered with this code of the 5.x protocol."""
-
-    is_expected = True
-
-    def __init__(self, status_code: pb.Code, message: str, *, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.status_code = status_code
-
-
 def code_of(error: LaterMQError) -> pb.Code:
     """Return the code of the 5.x protocol for an error."""
     if isinstance(error, CallRefused):
@@ -49,6 +43,14 @@ def code_of(error: LaterMQError) -> pb.Code:
 def status_of(error: LaterMQError) -> pb.Status:
     """Return the status for an error: what happened, and what to do."""
     return pb.Status(code=code_of(error), message=error.remark)
+
+
+def combined(statuses: Sequence[pb.Status]) -> pb.Status:
+    """Return the status above several results: the one that all have, or the hint that they differ."""
+    first = statuses[0]
+    if all(status.code == first.code for status in statuses):
+        return first
+    return _DIFFERENT
 
 
 def grpc_error(error: LaterMQError) -> GrpcError:
