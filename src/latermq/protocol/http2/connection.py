@@ -48,9 +48,11 @@ from latermq.protocol.http2.frames import (
 )
 from latermq.protocol.http2.header_cache import HeaderCache
 from latermq.protocol.http2.hpack.decoder import HeaderDecoder
+from latermq.protocol.http2.hpack.fields import Field, Pair
 from latermq.protocol.http2.limits import Budget, Limits
 from latermq.protocol.http2.outbox import Outbox
-from latermq.protocol.http2.requests import request_of, trailers_of
+from latermq.protocol.http2.request_templates import Templates
+from latermq.protocol.http2.requests import Request, request_of, trailers_of
 from latermq.protocol.http2.stream import Stream
 
 _CREDIT_PER_CALL = 4
@@ -76,6 +78,7 @@ class ServerConnection:
         self._cache = cache
         self._decoder = HeaderDecoder(cache.fields, limits.max_header_list_bytes)
         self._cache_credit = _CACHE_CREDIT
+        self._templates = Templates()
         self._now_s = now_s
         self._handlers = _HANDLERS_BEFORE_SETTINGS
         self._has_preface = False
@@ -335,10 +338,7 @@ class ServerConnection:
         if request is not None:
             self._cache_credit = _CACHE_CREDIT
         else:
-            fields = self._decoder.split(block)
-            if fields is None:
-                raise StreamFault(ErrorCode.ENHANCE_YOUR_CALM, "the header list is too long")
-            request = request_of(*fields)
+            request = self._new_request(block)
             if uses_cache:
                 self._cache_credit -= 1
                 self._cache.put(block, request)
@@ -354,6 +354,24 @@ class ServerConnection:
         self._news.append(stream)
         if flags & END_STREAM:
             self._end_request(stream)
+
+    def _new_request(self, block: bytes) -> Request:
+        """Decode a request that is not cached, by a template if it fits one."""
+        decoder = self._decoder
+        if not decoder.is_short(block):
+            return _valid_request(decoder.split(block))
+        template = self._templates.find(block)
+        if template is None:
+            request = _valid_request(decoder.split(block))
+        else:
+            ordinary = template.ordinary.copy()
+            at = template.apply(block, ordinary)
+            if at == len(block):
+                return template.request(ordinary)
+            request = _valid_request(decoder.split(block, at, template.special, ordinary))
+        if self._templates.miss():
+            self._templates.learn(block, decoder.places(block), request)
+        return request
 
     def _on_priority(self, data: bytes, at: int, stop: int, flags: int, stream_id: int) -> None:
         if stream_id == 0:
@@ -536,6 +554,12 @@ class ServerConnection:
         if free_bytes >= self.limits.max_held_bytes >> 2:
             self._window_bytes += free_bytes
             self.outbox.add(window_update(0, free_bytes))
+
+
+def _valid_request(fields: tuple[list[Field], list[Pair], bool] | None) -> Request:
+    if fields is None:
+        raise StreamFault(ErrorCode.ENHANCE_YOUR_CALM, "the header list is too long")
+    return request_of(*fields)
 
 
 def _calm(message: str) -> ConnectionFault:

@@ -1,9 +1,12 @@
 """Requests and trailers: the rules of RFC 9113, section 8, that concern a whole header list."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from latermq.protocol.http2.frames import ErrorCode, StreamFault
 from latermq.protocol.http2.hpack.fields import AUTHORITY, CONTENT_LENGTH, MALFORMED, METHOD, PATH, SCHEME, Field, Pair
+
+if TYPE_CHECKING:
+    from latermq.protocol.http2.request_templates import Template
 
 Pairs = list[Pair]
 
@@ -17,6 +20,7 @@ class Request(NamedTuple):
     authority: bytes
     fields: Pairs  # without pseudo-header fields, in the order of arrival
     content_bytes: int | None  # the value of content-length
+    template: "Template | None" = None  # the one that it fits
 
 
 def request_of(special: list[Field], ordinary: Pairs, is_ordered: bool) -> Request:

@@ -113,10 +113,13 @@ class Call:
 
     def reply(self, message: bytes) -> None:
         """Send the only answer of a unary call, with status OK."""
-        if not self._stream.is_closed:
-            self.close()
-            self.connection.http2.outbox.respond(self._stream, HEAD, message_prefix(message), message, TAIL_OK)
-            self.connection.schedule_flush()
+        stream = self._stream
+        if not stream.is_closed and stream.tail_block is None:
+            connection = self.connection
+            if stream.attachment is not None or self.on_cancel is not None or connection.waiting:
+                self.close()  # a call that is answered at once holds nothing
+            connection.http2.outbox.respond(stream, HEAD, message_prefix(message), message, TAIL_OK)
+            connection.schedule_flush()
 
     def send(self, message: bytes) -> bool:
         """Send one of several answers. Returns False if the next should wait for `when_writable`."""

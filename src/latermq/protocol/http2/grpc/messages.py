@@ -1,23 +1,26 @@
 """gRPC messages in a stream of bytes: a compression flag, a length of 4 bytes, and the message."""
 
+import struct
 import zlib
 
 from latermq.protocol.http2.grpc.status import GrpcError, StatusCode
 
 PREFIX_BYTES = 5
 _GZIP_WINDOW_BITS = 31
+_PREFIX = struct.Struct(">BI")
+_pack_prefix = _PREFIX.pack
+_read_prefix = _PREFIX.unpack_from
 
 
 def message_prefix(message: bytes) -> bytes:
     """Return the bytes to send before an uncompressed message."""
-    return b"\0" + len(message).to_bytes(4, "big")
+    return _pack_prefix(0, len(message))
 
 
 def only_message(data: bytes) -> bytes | None:
     """Return the message if the data is one complete, uncompressed message, as almost all requests are."""
-    if len(data) >= PREFIX_BYTES and data[0] == 0 and int.from_bytes(data[1:5], "big") == len(data) - PREFIX_BYTES:
-        return data[PREFIX_BYTES:]
-    return None
+    size = len(data) - PREFIX_BYTES
+    return data[PREFIX_BYTES:] if size >= 0 and _read_prefix(data) == (0, size) else None
 
 
 class MessageReader:

@@ -23,15 +23,18 @@ _LENGTHS = (
 )  # fmt: skip
 
 
-class _Node:
-    """An inner node of the code tree, with its row of the table."""
+class _Node(dict[int, tuple["_Node", bytes]]):
+    """An inner node of the code tree. As a mapping it is its row of the table, by byte."""
 
-    __slots__ = ("entries", "may_end", "next")
+    __slots__ = ("may_end", "next")
 
     def __init__(self) -> None:
         self.next: list[_Node | int | None] = [None, None]  # by bit: a node, or the symbol that the bit completes
-        self.entries: list[tuple[_Node, bytes] | None] = [None] * 256
         self.may_end = False  # a string may end here: the bits since the last character are valid padding
+
+    def __missing__(self, byte: int) -> "tuple[_Node, bytes]":
+        entry = self[byte] = _new_entry(self, byte)
+        return entry
 
 
 def _code_tree() -> _Node:
@@ -67,10 +70,7 @@ def decode_huffman(data: bytes) -> bytes:
     node = _ROOT
     pieces = []
     for byte in data:
-        entry = node.entries[byte]
-        if entry is None:
-            entry = _new_entry(node, byte)
-        node, piece = entry
+        node, piece = node[byte]
         pieces.append(piece)
     if not node.may_end:
         raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "the padding of a Huffman string is invalid")
@@ -90,5 +90,4 @@ def _new_entry(start: _Node, byte: int) -> tuple[_Node, bytes]:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "a Huffman string contains EOS")
         characters.append(child)
         node = _ROOT
-    entry = start.entries[byte] = (node, bytes(characters))
-    return entry
+    return node, bytes(characters)
