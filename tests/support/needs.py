@@ -11,11 +11,15 @@ import pytest
 
 IN_CI = os.environ.get("CI") == "true"
 LONG = os.environ.get("LATERMQ_LONG") == "1"
+# Where set-up installs what the system lacks.
+TOOLS = Path(__file__).parents[2] / ".tools"
+_OWN_TOOLS = f"{TOOLS / 'go' / 'bin'}:{TOOLS / 'bin'}"
 
 
 def need_tool(name: str, why: str) -> str:
     """Return the path of a command. If it is missing, the test is skipped, or fails in CI, which installs all tools."""
-    path = shutil.which(name)
+    # What set-up has installed goes first: it does that only where the system's is missing or too old.
+    path = shutil.which(name, path=_OWN_TOOLS) or shutil.which(name)
     if path is not None:
         return path
     reason = f"{name} is not installed: {why}"
