@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.clients5 import LANGUAGES, Client5
+from tests.interop.mqadmin import MqAdmin
 from tests.interop.programs import Program, start_go, start_java
 from tests.interop.target import Cluster, running_cluster
 
@@ -60,6 +62,43 @@ def new_java(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[], Program]
             return running.enter_context(start_java(log, {"namesrv": cluster.namesrv}))
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def clients5(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Client5]]:
+    """Starts the client of a language, one process for the module; its cluster must have a proxy."""
+    with contextlib.ExitStack() as running:
+        started: dict[str, Client5] = {}
+
+        def start(language: str) -> Client5:
+            if language not in started:
+                log = tmp_path_factory.mktemp(language) / f"{language}.log"
+                started[language] = Client5(language, log, cluster.endpoints)
+                running.enter_context(started[language].program)
+            return started[language]
+
+        yield start
+
+
+@pytest.fixture(params=LANGUAGES)
+def client5(request: pytest.FixtureRequest, clients5: Callable[[str], Client5]) -> Client5:
+    """The official client of the 5.x protocol in each language."""
+    return clients5(request.param)
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MqAdmin]:
+    """Apache's mqadmin, one process for the module."""
+    with start_java(tmp_path_factory.mktemp("mqadmin") / "java.log", {}, log_level="OFF") as program:
+        yield MqAdmin(program, cluster.namesrv)
+
+
+@pytest.fixture
+def mixed_topic(request: pytest.FixtureRequest, cluster: Cluster, admin: MqAdmin) -> str:
+    """A topic of this test alone, which takes every type of message."""
+    topic = _fresh_name("t", request)
+    admin.make_topic(cluster.address, topic, "MIXED")
+    return topic
 
 
 @pytest.fixture

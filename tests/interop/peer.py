@@ -1,6 +1,7 @@
-"""Apache RocketMQ itself, name server and broker, run from the jars that Maven fetched, to compare with."""
+"""Apache RocketMQ itself, name server, broker and proxy, run from the jars that Maven fetched, to compare with."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -36,7 +37,10 @@ _DEFAULTS = {
 
 
 class ApachePeer:
-    """A running name server and broker. After `kill` or `stop_broker`, `start_broker` goes on with the same store."""
+    """A running name server and broker. After `kill` or `stop_broker`, `start_broker` goes on with the same store.
+
+    `start_proxy` adds a proxy for clients of the 5.x protocol.
+    """
 
     def __init__(self, folder: Path, broker_settings: Mapping[str, str], heap: str) -> None:
         self._folder = folder
@@ -50,6 +54,9 @@ class ApachePeer:
         self._settings = {**_DEFAULTS, **broker_settings}
         self._namesrv: subprocess.Popen[bytes] | None = None
         self._broker: subprocess.Popen[bytes] | None = None
+        self._proxy: subprocess.Popen[bytes] | None = None
+        self._proxy_port = free_port()
+        self.endpoints = f"{HOST}:{self._proxy_port}"
 
     @property
     def broker_pid(self) -> int:
@@ -83,6 +90,20 @@ class ApachePeer:
         # It may boot before the name server has answered it, and until then clients find no topic.
         wait_until(lambda: self._registrations() > registrations, START_TIMEOUT_S, "the broker has registered")
 
+    def start_proxy(self) -> None:
+        """Start a proxy of its own process; the route it returns has the port that the client used."""
+        settings = {
+            "rocketMQClusterName": self._settings["brokerClusterName"],
+            "namesrvAddr": self.namesrv,
+            "grpcServerPort": self._proxy_port,
+            "useEndpointPortFromRequest": True,
+            "remotingListenPort": free_port(),
+        }
+        config = self._folder / "proxy.json"
+        config.write_text(json.dumps(settings))
+        self._proxy = self._run("proxy", "org.apache.rocketmq.proxy.ProxyStartup", config, "512m", "-pc")
+        self._await_boot(self._proxy, "proxy", self._proxy_port, "rocketmq-proxy startup successfully")
+
     def kill(self) -> None:
         """End the broker as a power cut would, the page cache excepted."""
         assert self._broker is not None, "the broker is not running"
@@ -98,11 +119,11 @@ class ApachePeer:
         self._broker = None
 
     def close(self) -> None:
-        for process in (self._broker, self._namesrv):
+        for process in (self._proxy, self._broker, self._namesrv):
             if process is not None:
                 process.kill()
                 process.wait()
-        self._broker = self._namesrv = None
+        self._proxy = self._broker = self._namesrv = None
 
     def log_tail(self, lines: int = 40) -> str:
         return "\n".join(self._log().splitlines()[-lines:])
@@ -119,21 +140,23 @@ class ApachePeer:
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         return path
 
-    def _run(self, name: str, main: str, config: Path, heap: str) -> subprocess.Popen[bytes]:
+    def _run(self, name: str, main: str, config: Path, heap: str, option: str = "-c") -> subprocess.Popen[bytes]:
         places = (f"-Duser.home={self._folder}", f"-Djava.io.tmpdir={self._folder / 'tmp'}")
         command = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:-UsePerfData", *places, *_OPENED]
-        command += ["-cp", self._class_path, main, "-c", str(config)]
+        command += ["-cp", self._class_path, main, option, str(config)]
         environment = {**os.environ, "ROCKETMQ_HOME": str(self._folder)}
         with (self._folder / f"{name}.out").open("wb") as out:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
 
-    def _await_boot(self, process: subprocess.Popen[bytes], name: str, port: int) -> None:
+    def _await_boot(
+        self, process: subprocess.Popen[bytes], name: str, port: int, booted_line: str = "boot success"
+    ) -> None:
         out = self._folder / f"{name}.out"
 
         def booted() -> bool:
             if process.poll() is not None:
                 raise RuntimeError(f"{name} ended with {process.returncode}:\n{_text(out)[-4000:]}")
-            return "boot success" in _text(out) and accepts_connections(port)
+            return booted_line in _text(out) and accepts_connections(port)
 
         wait_until(booted, START_TIMEOUT_S, f"{name} of Apache RocketMQ is up")
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.interop.toolchain import build_go, build_java
+from tests.interop.toolchain import build_go, build_go5, build_java, build_java5, build_node5, build_python5
 from tests.interop.waiting import wait_until
 
 CALL_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
 _JAVA_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+_JAVA5 = "latermq.interop5.Main"
+_JAVA5_LOG = ("-Dmq.consoleAppender.enabled=true", "-Drocketmq.log.level=WARN")
 
 Json = dict[str, Any]
 
@@ -38,6 +40,7 @@ class Program:
         self._log = log
         self._requests = itertools.count()
         self._changed = threading.Condition()
+        self._writing = threading.Lock()
         self._replies: dict[int, Json] = {}
         self._events: list[Json] = []
         with log.open("wb") as errors:
@@ -67,8 +70,9 @@ class Program:
         request = next(self._requests)
         line = {"request": request, "command": command, "arguments": {**self._defaults, **arguments}}
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(line) + "\n")
-        self._process.stdin.flush()
+        with self._writing:
+            self._process.stdin.write(json.dumps(line) + "\n")
+            self._process.stdin.flush()
         return request
 
     def finish(self, request: int, timeout_s: float = CALL_TIMEOUT_S, what: str = "a command") -> Json:
@@ -176,3 +180,22 @@ def start_java(
 def start_go(log: Path, defaults: Mapping[str, Any]) -> Program:
     """Start the Go client's program."""
     return Program([str(build_go())], log, defaults)
+
+
+def start_client5(language: str, log: Path, endpoints: str) -> Program:
+    """Start the program of a client of the 5.x protocol, all of which know the same commands."""
+    command = {
+        "java": lambda: [
+            "java",
+            *_JAVA_OPTIONS,
+            f"-Duser.home={log.parent}",
+            *_JAVA5_LOG,
+            "-cp",
+            build_java5(),
+            _JAVA5,
+        ],
+        "go": lambda: [str(build_go5())],
+        "node": build_node5,
+        "python": build_python5,
+    }[language]
+    return Program(command(), log, {"endpoints": endpoints})

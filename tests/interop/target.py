@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.interop.peer import apache_peer
-from tests.support.serving import serving
+from tests.interop.ports import HOST, free_port
+from tests.support.serving import Server, serving
 
 IS_APACHE = os.environ.get("LATERMQ_INTEROP_TARGET") == "apache"
+
+# Topics for every type of message, as LaterMQ has them, and check-backs early enough for a test.
+_PROXY_TESTS_OF_APACHE = {
+    "enableMixedMessageType": "true",
+    "transactionTimeOut": "2000",
+    "transactionCheckInterval": "2000",
+}
 
 
 @dataclass(frozen=True)
@@ -19,6 +27,8 @@ class Cluster:
     log_tail: Callable[[], str]
     name: str = "DefaultCluster"
     broker: str = "broker-a"
+    endpoints: str = ""  # of the proxy for clients of the 5.x protocol
+    server: Server | None = None  # LaterMQ's processes
 
 
 @contextlib.contextmanager
@@ -34,3 +44,17 @@ def running_cluster(folder: Path, *, levels: str = "", max_delay_s: int = 0) -> 
         settings += ["--set", f"timer.max_delay={max_delay_s}s"] if max_delay_s else []
         with serving(folder, "--no-http", "--no-grpc", "--no-pipeline", *settings) as server:
             yield Cluster(server.namesrv, server.broker, server.log)
+
+
+@contextlib.contextmanager
+def running_cluster_with_proxy(folder: Path, *settings: str) -> Iterator[Cluster]:
+    """Run the target in `folder` with a proxy for clients of the 5.x protocol, and with settings of LaterMQ."""
+    if IS_APACHE:
+        with apache_peer(folder, _PROXY_TESTS_OF_APACHE, heap="1g") as peer:
+            peer.start_proxy()
+            yield Cluster(peer.namesrv, peer.broker_address, peer.log_tail, endpoints=peer.endpoints)
+    else:
+        port = free_port()
+        options = [option for setting in settings for option in ("--set", setting)]
+        with serving(folder, "--grpc-port", str(port), "--no-http", *options) as server:
+            yield Cluster(server.namesrv, server.broker, server.log, endpoints=f"{HOST}:{port}", server=server)

@@ -1,15 +1,16 @@
-"""Builds the Java and Go programs, once, and again only when their sources are newer than what was built."""
+"""Builds the programs of other languages, once, and again only when their sources are newer than what was built."""
 
 import fcntl
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.needs import need_tool
+from tests.support.needs import TOOLS, need_tool
 
 HERE = Path(__file__).parent
 JAVA_SOURCES = HERE / "java"
@@ -34,6 +35,40 @@ def build_java() -> ClassPaths:
 def build_go() -> Path:
     """Return the path of the program with RocketMQ's Go client."""
     return _built_go(HERE / "go", "interop")
+
+
+def build_java5() -> str:
+    """Return the class path of the program with RocketMQ's Java client of the 5.x protocol."""
+    jar = _built_jar(HERE / "java5", "interop5")
+    return f"{jar}:{jar.parent / 'lib'}/*"
+
+
+def build_go5() -> Path:
+    """Return the path of the program with RocketMQ's Go client of the 5.x protocol."""
+    return _built_go(HERE / "go5", "go5")
+
+
+def build_node5() -> list[str]:
+    """Return the command that runs the program with RocketMQ's Node client."""
+    return _built_node(HERE / "node5", "program.js")
+
+
+def build_python5() -> list[str]:
+    """Return the command that runs the program with RocketMQ's Python client, in an environment of its own."""
+    uv = need_tool("uv", "it installs the Python client")
+    folder = HERE / "python5"
+    requirements = folder / "requirements.txt"
+    # Outside of the tree of tests, whose Python files are all compiled and checked.
+    environment = TOOLS / "python5"
+    python = environment / "bin" / "python"
+    stamp = environment / "stamp"
+    with _alone():
+        if _is_stale(stamp, [requirements]):
+            _check(_run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(environment)], folder))
+            install = [uv, "pip", "install", "--quiet", "--python", str(python), "--require-hashes", "--no-deps"]
+            _check(_run([*install, "--requirement", str(requirements)], folder))
+            stamp.touch()
+    return [str(python), str(folder / "program.py")]
 
 
 def build_go_grpc() -> Path:
