@@ -143,6 +143,16 @@ class TimerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     import_precision: Duration = Duration.parse("1s")  # by how much RocketMQ rounds due times down
 
 
+class TransactionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Open transactions, and when their producers are asked for a decision."""
+
+    check_after: Duration = Duration.parse("6s")  # age of a half message at the first check
+    check_every: Duration = Duration.parse("30s")
+    checks: int = 15  # then the transaction is given up
+    timeout: Duration = Duration.parse("72h")  # an older transaction is given up, whether its producer was asked or not
+    max_open: int = 100_000  # open transactions, about 1 KB of memory each
+
+
 class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Far timers, which wait in a timeline that Spark maintains.
 
@@ -254,6 +264,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker: BrokerConfig = BrokerConfig()
     store: StoreConfig = StoreConfig()
     timer: TimerConfig = TimerConfig()
+    transaction: TransactionConfig = TransactionConfig()
     pipeline: PipelineConfig = PipelineConfig()
     clock: ClockConfig = ClockConfig()
     server: ServerConfig = ServerConfig()
@@ -385,6 +396,9 @@ def _check(config: Config) -> None:
         ("broker.max_expression", config.broker.max_expression),
         ("broker.max_expression_words", config.broker.max_expression_words),
         ("log.max_value", config.log.max_value),
+        ("transaction.checks", config.transaction.checks),
+        ("transaction.check_every", config.transaction.check_every),
+        ("transaction.max_open", config.transaction.max_open),
         ("store.max_queues", store.max_queues),
         ("store.queue_file_entries", store.queue_file_entries),
         ("store.index_slots", store.index_slots),

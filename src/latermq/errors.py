@@ -143,8 +143,12 @@ class ConsumerTimedOut(LaterMQError):
     retriable = True
 
 
+class TransactionNotFound(LaterMQError):
+    """The log has no half message at these offsets or with this key, or it belongs to another producer group."""
+
+
 class IllegalOperation(LaterMQError):
-    """The timer cannot be recalled: its handle is for another topic or broker, or it is no longer pending."""
+    """A timer cannot be recalled because it is no longer pending, or a transaction has ended in another way."""
 
     code = 604
     is_expected = True

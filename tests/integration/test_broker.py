@@ -135,7 +135,8 @@ def test_a_batch_with_one_bad_member_is_refused_as_a_whole(tmp_path: Path) -> No
         ("orders", b"x", "DELAY\x01soon\x02", {}, Response.MESSAGE_ILLEGAL),
         ("orders", b"x", "DELAY\x01-1\x02", {}, Response.MESSAGE_ILLEGAL),
         ("orders", b"x", "TIMER_DELIVER_MS\x019999999999999\x02", {}, Response.MESSAGE_ILLEGAL),
-        ("orders", b"x", "TRAN_MSG\x01true\x02", {"f": "4"}, Response.NO_PERMISSION),
+        ("orders", b"x", "KEYS\x01k\x02", {"f": "4"}, Response.MESSAGE_ILLEGAL),  # a half without TRAN_MSG
+        ("orders", b"x", "TRAN_MSG\x01true\x02", {"f": "8"}, Response.MESSAGE_ILLEGAL),  # already committed
         ("orders", b"x", "", {"e": "99"}, Response.INVALID_PARAMETER),
         ("orders", b"x", "", {"e": "many"}, Response.SYSTEM_ERROR),
         ("orders", b"x", "", {"h": str(1 << 40)}, Response.SYSTEM_ERROR),

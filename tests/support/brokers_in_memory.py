@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
-from latermq.config import BrokerConfig, Config, PipelineConfig, Size, StoreConfig, TimerConfig
+from latermq.config import BrokerConfig, Config, PipelineConfig, Size, StoreConfig, TimerConfig, TransactionConfig
 from latermq.message.ids import pack_host
 from latermq.message.properties import encode_properties
 from latermq.message.record import Message
@@ -30,6 +30,7 @@ def open_broker(
     store: StoreConfig = STORE,
     pipeline: PipelineConfig | None = None,
     settings: BrokerConfig | None = None,
+    transaction: TransactionConfig | None = None,
     random_fraction: Callable[[], float] = lambda: 0.5,
 ) -> Broker:
     config = Config(
@@ -37,6 +38,7 @@ def open_broker(
         store=store,
         timer=timer or TimerConfig(),
         pipeline=pipeline or PipelineConfig(),
+        transaction=transaction or TransactionConfig(),
     )
     return Broker(
         config, disk, clock, host="127.0.0.1", port=10911, new_store_id="s" * 32, random_fraction=random_fraction

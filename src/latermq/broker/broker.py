@@ -36,14 +36,20 @@ from latermq.broker.timers.row_schedule import RowSchedule
 from latermq.broker.timers.start_replay import StartReplay
 from latermq.broker.timers.takeover import adopt_delay_offsets, adopt_settled_timers, count_far_timers
 from latermq.broker.timers.window_skips import WindowSkips
+from latermq.broker.transactions.checks import TransactionChecks
+from latermq.broker.transactions.decisions import Decisions
+from latermq.broker.transactions.half_writer import HalfWriter
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.group.filters import Filters
 from latermq.group.locks import QueueLocks
 from latermq.group.members import Members
+from latermq.group.transactions.half_topic import HalfTopic, TransactionState
+from latermq.group.transactions.open_halves import CheckSchedule, OpenHalves
 from latermq.message.ids import pack_host
-from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from latermq.message.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_GROUP
 from latermq.message.timer_code import timer_code_of
+from latermq.model.transaction import TransactionTallies
 from latermq.store.files.disk import Disk
 from latermq.store.files.set_aside import Trouble
 from latermq.store.message_store import MessageStore
@@ -90,7 +96,7 @@ class Broker:
         self._disk = disk
         self.store_host = pack_host(host, port)
         levels = LevelTable(config.timer.levels)
-        self.store = self._open_store(levels, new_store_id, on_low_space)
+        self.store, transaction_state = self._open_store(levels, new_store_id, on_low_space)
         settings = config.broker
         self.client_clock = client_clock or clock
         self.troubles: list[Trouble] = []  # config files that could not be parsed
@@ -133,6 +139,7 @@ class Broker:
         self.tables.encode_offsets(self.offsets.stale_blocks)  # all blocks, because no client is connected yet
         self.tables.load_unused()
         self._open_for_senders(random_fraction, reject_unsaved if defers_topic_saves else self.tables.save)
+        self._open_transactions(transaction_state)
         self._open_for_operators()
         if self.topics.is_lost:
             self.adopted_topics += adopt_timer_topics(self.topics, self.timers.pending)
@@ -141,11 +148,17 @@ class Broker:
         if self.store.recovery.resumed is None or not self.has_whole_engine:
             self.store.save(self.store.plan_checkpoint())
 
-    def _open_store(self, levels: LevelTable, new_store_id: str, on_low_space: Callable[[], None]) -> MessageStore:
-        precision_ms = int(self.config.timer.import_precision)
-        return MessageStore(
+    def _open_store(
+        self, levels: LevelTable, new_store_id: str, on_low_space: Callable[[], None]
+    ) -> tuple[MessageStore, TransactionState]:
+        config, precision_ms = self.config, int(self.config.timer.import_precision)
+        settings = config.transaction
+        schedule = CheckSchedule(settings.check_after, settings.check_every, settings.checks, settings.timeout)
+        self.open_halves = OpenHalves(schedule, settings.max_open)
+        transactions = TransactionState(self.open_halves)
+        store = MessageStore(
             self._disk,
-            self.config.store,
+            config.store,
             self.clock,
             store_host=self.store_host,
             new_store_id=new_store_id,
@@ -154,7 +167,9 @@ class Broker:
                 SCHEDULE_TOPIC: levels.due_ms,
                 TIMER_TOPIC: lambda properties, store_timestamp_ms: timer_code_of(properties, precision_ms),
             },
+            participants=[transactions],
         )
+        return store, transactions
 
     def _open_for_clients(
         self,
@@ -208,6 +223,42 @@ class Broker:
             self.config,
             store_host=self.store_host,
             random_fraction=random_fraction,
+        )
+
+    def _open_transactions(self, state: TransactionState) -> None:
+        """The parts for transactions."""
+        store, clock, halves = self.store, self.clock, self.open_halves
+        self.half_topic = HalfTopic(
+            store,
+            state,
+            born_host=self.store_host,
+            now_ms=clock.now_ms(),
+            apache_offset=max(0, self.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0)),
+        )
+        self.retention.add_guard(self.half_topic.needed_from)
+        self.transaction_tallies = TransactionTallies()
+        self.half_writer = HalfWriter(store.writer, self.writable_topics, self.writer, halves, self.half_topic, clock)
+        self.decisions = Decisions(
+            store.reader,
+            store.writer,
+            self.writer,
+            halves,
+            self.half_topic,
+            Destinations(self.topics, store.queues),
+            self.gate,
+            clock,
+            self.transaction_tallies,
+        )
+        self.transaction_checks = TransactionChecks(
+            store.reader,
+            self.members,
+            self.topics,
+            halves,
+            self.half_topic,
+            self.gate,
+            clock,
+            self.transaction_tallies,
+            trusted_now_ms=self.timers.guard.now_ms,
         )
 
     def _open_for_operators(self) -> None:
@@ -341,6 +392,7 @@ class Broker:
             **self.waiting.statistics(),
             **self.notices.statistics(),
             **self.timers.statistics(),
+            **self.open_halves.statistics(),
             **self.topic_traffic.statistics(),
             "topics": len(self.topics.table.topics),
             "config_files_set_aside": sum(bool(trouble.kept_as) for trouble in self.troubles),

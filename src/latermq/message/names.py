@@ -22,6 +22,8 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_CHECK_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # RocketMQ's broker reads the half topic as this group
+WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC})  # not for consumers
 _SHOWN_CHARS = 40  # of a refused name, whose length an untrusted client chooses
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch

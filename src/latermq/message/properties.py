@@ -27,6 +27,9 @@ MAX_OFFSET = "MAX_OFFSET"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 RECONSUME_TIME = "RECONSUME_TIME"
 TRANSACTION_PREPARED = "TRAN_MSG"
+TRANSACTION_ID = "__transactionId__"
+TRANSACTION_CHECKS = "TRANSACTION_CHECK_TIMES"  # in a half that RocketMQ's broker stored again after a check
+FIRST_HALF = "TRAN_PREPARED_QUEUE_OFFSET"  # in such a half: the queue offset of the first one
 # Properties that a broker adds to every message that it stores for a client.
 CLUSTER = "CLUSTER"
 REGION = "MSG_REGION"
@@ -42,6 +45,7 @@ MOVE = "LMQ_MOVE"
 CUT = "LMQ_CUT"  # in a cut: its number and times
 TOPIC_DELETED = "LMQ_TOPIC_DELETED"  # in the record that marks a topic's deletion: its earlier messages are gone
 DEAD_LETTER_REASON = "LMQ_DEAD_REASON"
+HALF_END = "LMQ_HALF_END"  # in the record that ends a half: how it ended
 
 KEY_SEPARATOR = " "  # between the message keys in a KEYS value
 

@@ -22,6 +22,8 @@ BLANK = struct.Struct(">II")  # size of the rest of the segment, BLANK_MAGIC
 
 SYSFLAG_COMPRESSED = 0x1
 SYSFLAG_TRANSACTION_MASK = 0xC
+SYSFLAG_PREPARED = 0x4
+SYSFLAG_COMMITTED = 0x8
 SYSFLAG_ROLLED_BACK = 0xC  # a record that is in no queue
 # Flags that a sender may set: body compressed, compression type, several tags. Only the broker sets the others.
 SYSFLAG_FROM_SENDER = 0x703

@@ -56,7 +56,7 @@ def test_a_producer_is_asked_after_six_seconds_and_then_every_thirty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "after_ms"), [("20", 20_000), ("0", 0), ("-1", 6_000), ("x", 6_000), ("9" * 9, 604_800_000)]
+    ("value", "after_ms"), [("20", 20_000), ("0", 0), ("-1", 6_000), ("x", 6_000), ("9" * 9, 259_200_000)]
 )
 def test_a_message_may_say_itself_after_which_time_its_producer_is_asked(value: str, after_ms: int) -> None:
     assert half(immunity=value).first_after_ms == after_ms
@@ -237,7 +237,12 @@ def test_the_end_of_a_half_is_also_a_record_that_apaches_broker_understands() ->
         message = own.store.reader.read_message(entry[0]) if entry is not None else None
         assert message is not None
         found.append((message.body, message.properties, message.prepared_transaction_offset))
-    assert found == [(b"1,", {"TAGS": "d"}, halves[1].physical_offset), (b"3,0,", {"TAGS": "d"}, 0)]
+    assert found == [
+        (b"1,", {"TAGS": "d", "UNIQ_KEY": "1", "LMQ_HALF_END": "rolled back"}, halves[1].physical_offset),
+        (b"3,", {"TAGS": "d", "UNIQ_KEY": "3", "LMQ_HALF_END": "committed"}, 0),
+        (b"0,", {"TAGS": "d", "UNIQ_KEY": "0", "LMQ_HALF_END": "committed"}, 0),
+    ]
+    assert [own.topic.ending(number) for number in range(4)] == ["committed", "rolled back", "", "committed"]
 
 
 def test_a_broker_without_transactions_in_between_does_not_open_committed_halves_again() -> None:

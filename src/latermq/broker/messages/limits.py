@@ -38,7 +38,9 @@ class MessageLimits:
     def encode_properties(self, properties: str, sysflag: int) -> bytes:
         """The properties as bytes, if a message may have them."""
         if sysflag & SYSFLAG_TRANSACTION_MASK:
-            raise NoPermission("transaction messages are not supported", hint="Send a normal message")
+            raise NoPermission(
+                "retries and messages of batches cannot be part of a transaction", hint="Send them as normal messages"
+            )
         if "\0" in properties:
             raise IllegalMessage("a property contains a zero byte", hint="Encode binary values, for example as base64")
         try:
@@ -56,7 +58,7 @@ class MessageLimits:
         """Refuse a timer or a cancel that cannot be stored."""
         if sysflag & SYSFLAG_TRANSACTION_MASK:
             raise IllegalMessage(
-                "a transaction message cannot wait for a timer", hint="Send the timer when the transaction is done"
+                "timers in batches and cancels cannot be part of a transaction", hint="Send timers one by one"
             )
         if len(properties.encode()) > MAX_TIMER_PROPERTIES_BYTES:
             raise IllegalMessage(

@@ -8,7 +8,7 @@ from latermq.config import BrokerConfig
 from latermq.errors import InvalidParameter, NoPermission, QueryNotFound
 from latermq.group.filters import EVERYTHING, MessageFilter
 from latermq.group.subscriptions import SubscriptionGroups
-from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from latermq.message.names import WAITING_TOPICS
 from latermq.message.properties import KEY_SEPARATOR, find_property
 from latermq.message.record import layout
 from latermq.model.pull_status import PullStatus
@@ -66,7 +66,7 @@ class MessageReader:
             raise NoPermission(
                 f"consumer group {group!r} may not consume", hint="Enable it with updateSubGroup -s true"
             )
-        if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        if topic in WAITING_TOPICS:
             raise NoPermission(
                 f"topic {topic!r} holds waiting messages and cannot be consumed",
                 hint="Subscribe to the topic that they were sent to",

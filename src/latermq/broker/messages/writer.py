@@ -12,6 +12,7 @@ from latermq.broker.timers.pending import PendingTimers
 from latermq.clock import Clock
 from latermq.config import BrokerConfig
 from latermq.errors import IllegalMessage, InvalidParameter
+from latermq.message.half import is_half
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from latermq.message.properties import (
     CLUSTER,
@@ -22,6 +23,7 @@ from latermq.message.properties import (
     TIMER_DELETE_KEY,
     TIMER_OUT_MS,
     TRACE_ON,
+    TRANSACTION_PREPARED,
     UNIQUE_KEY,
     decode_properties,
     encode_properties,
@@ -108,7 +110,7 @@ class MessageWriter:
         if len(body) > self._max_body and not is_retry:
             self.limits.check_body(len(body))
         if not 0 <= queue_id < topic_config.write_queues:
-            queue_id = self._choose_queue(topic_config, queue_id)
+            queue_id = self.choose_queue(topic_config, queue_id)
         wait, now_ms, real_topic, real_queue_id = Wait.NONE, 0, topic, queue_id
         # All properties that need admission contain one of these; few other messages do.
         needs_admission = "DEL" in properties or "TIMER_" in properties or OWN_PREFIX in properties
@@ -178,6 +180,32 @@ class MessageWriter:
         self._traffic.messages_in += 1
         return f"{self.message_id_prefix}{at:016X}", queue_id, queue_offset, end_offset, ""
 
+    # Final messages of transactions
+
+    def next_key(self) -> str:
+        """Return a unique key for a message that has none."""
+        return self._admission.next_name()
+
+    def admit_final(self, topic: str, queue_id: int, properties: dict[str, str], now_ms: int) -> tuple[Admitted, bytes]:
+        """Return where the final message of a transaction would be stored now, and its encoded properties.
+
+        The number of timers that may be due in one second does not limit it: the broker has accepted it.
+        """
+        place = self._admission.admit(topic, queue_id, encode_properties(properties), now_ms)
+        if place.wait == Wait.CANCEL:
+            raise IllegalMessage("a cancel cannot be part of a transaction", hint="Send it as a normal message")
+        if place.wait == Wait.TIMER:
+            self.limits.check_timer(place.properties, 0)
+        return place, self.limits.encode_properties(place.properties, 0)
+
+    def note_final(self, place: Admitted, topic: str, queue_offset: int) -> None:
+        """Report a final message that was stored as admitted."""
+        if place.wait:
+            self._note_waiting(place, topic, queue_offset)
+        else:
+            self._waiting_pulls.mark_ready(place.topic, place.queue_id)
+        self._traffic.messages_in += 1
+
     def _send_cancel(self, place: Admitted, topic: str, queue_id: int, draft: Draft, now_ms: int) -> Sent:
         """Store RocketMQ's own cancel message, under the first of its possible names that has timers."""
         name, effect = self._pending.plan_cancel(meanings(decode_properties(place.properties)[TIMER_DELETE_KEY], topic))
@@ -209,10 +237,10 @@ class MessageWriter:
         self._timers.note_timer()
         self._timers.pending[topic] += 1
 
-    def _choose_queue(self, topic: Topic, queue_id: int) -> int:
-        """Choose a queue for a sender that leaves the choice to the broker with a negative id."""
-        if 0 <= queue_id < topic.read_queues:
-            return queue_id  # the topic shrinks: this queue is still read, so it still accepts messages
+    def choose_queue(self, topic: Topic, queue_id: int) -> int:
+        """Return the queue, or choose one for a sender that leaves the choice to the broker with a negative id."""
+        if 0 <= queue_id < max(topic.read_queues, topic.write_queues):
+            return queue_id  # if the topic shrinks, this queue may only be read, but it still accepts messages
         if queue_id >= 0:
             raise InvalidParameter(
                 f"topic {topic.name!r} has {topic.write_queues} queues to write to, none with the id {queue_id}",
@@ -247,7 +275,7 @@ class MessageWriter:
         topic_config = self._topics.find(topic, default_topic, default_queues, by=born_host)
         self.limits.check_body(len(data))
         if not 0 <= queue_id < topic_config.write_queues:
-            queue_id = self._choose_queue(topic_config, queue_id)
+            queue_id = self.choose_queue(topic_config, queue_id)
         now_ms = self._now_ms()
         batch = BatchAdmission(
             self._admission,
@@ -259,7 +287,7 @@ class MessageWriter:
             max_messages=self._settings.max_batch_messages,
             max_timer_properties=MAX_TIMER_PROPERTIES_BYTES,
             max_waiting=self._max_waiting,
-            is_plain=not sysflag & SYSFLAG_TRANSACTION_MASK,
+            is_plain=not sysflag & SYSFLAG_TRANSACTION_MASK and TRANSACTION_PREPARED.encode() not in data,
         ).admit(data)
         rows = batch.rows
         check_keys(data, rows.properties, self._settings.max_batch_keys)
@@ -288,6 +316,8 @@ class MessageWriter:
         """The encoded properties of a message of a batch; raises an error if it cannot be stored at this place."""
         if place.wait == Wait.CANCEL:
             raise IllegalMessage("a batch cannot contain a cancel", hint="Send the cancel as a single message")
+        if TRANSACTION_PREPARED in place.properties and is_half(0, place.properties):
+            raise IllegalMessage("a batch cannot contain a half message", hint="Send it as a single message")
         if place.wait == Wait.TIMER:
             self._check_timer(place, sysflag)
         properties = self.limits.encode_properties(place.properties, sysflag)

@@ -21,6 +21,7 @@ from latermq.clock import Clock
 from latermq.config import Config
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.slots import SLOT_MS, last_slot_start
+from latermq.model.transaction import TransactionTallies
 from latermq.store.message_store import MessageStore
 from latermq.timer.service import TimerService
 
@@ -45,6 +46,7 @@ class BrokerMetrics:
         ingest: IngestMark,
         topics: Topics,
         traffic: Traffic,
+        transactions: TransactionTallies,
         clock: Clock,
         config: Config,
         statistics: Callable[[], Mapping[str, int]],
@@ -57,6 +59,7 @@ class BrokerMetrics:
         self._ingest = ingest
         self._topics = topics
         self._traffic = traffic
+        self._transactions = transactions
         self._clock = clock
         self._config = config
         self._statistics = statistics
@@ -167,6 +170,12 @@ class BrokerMetrics:
             "rocketmq_consumer_group_number": counts["groups"],
             "rocketmq_producer_connections": counts["producers"],
             "rocketmq_consumer_connections": counts["consumers"],
+            "rocketmq_half_messages": counts["open_halves"],
+            "rocketmq_commit_messages_total": self._transactions.committed,
+            "rocketmq_rollback_messages_total": self._transactions.rolled_back,
+            "latermq_transactions_given_up_total": self._transactions.given_up,
+            "latermq_transaction_checks_total": self._transactions.checks,
+            "latermq_transactions_refused_total": counts["refused_halves"],
             "latermq_held_notices": counts["notices_held"],
             "latermq_waiting_pulls": counts["waiting_pulls"],
             "latermq_refused_pulls_total": counts["refused_pulls"] + counts["displaced_pulls"],

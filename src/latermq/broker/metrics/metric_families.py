@@ -92,6 +92,12 @@ FAMILIES = (
         Kind.COUNTER,
         "Delayed messages that could not be delivered and became dead letters",
     ),
+    Family("rocketmq_half_messages", Kind.GAUGE, "Open transactions"),
+    Family("rocketmq_commit_messages_total", Kind.COUNTER, "Transactions committed"),
+    Family("rocketmq_rollback_messages_total", Kind.COUNTER, "Transactions rolled back"),
+    Family("latermq_transactions_given_up_total", Kind.COUNTER, "Transactions given up after the last check"),
+    Family("latermq_transaction_checks_total", Kind.COUNTER, "Checks sent to producers of open transactions"),
+    Family("latermq_transactions_refused_total", Kind.COUNTER, "Half messages refused because too many are open"),
     Family("latermq_timers_cancelled_total", Kind.COUNTER, "Timers cancelled"),
     Family("latermq_timers_moved_total", Kind.COUNTER, "Timers moved to another due time"),
     Family(

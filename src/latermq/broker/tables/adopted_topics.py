@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from latermq.broker.tables.config_files import TOPICS_PATH
 from latermq.broker.tables.topics import Topics
-from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_stored_topic
+from latermq.message.names import WAITING_TOPICS, is_stored_topic
 from latermq.model.topic import Topic
 from latermq.store.files.set_aside import Trouble
 from latermq.store.queues.consume_queue import ConsumeQueue
@@ -17,7 +17,7 @@ def adopt_queues(
     lost = [name for trouble in troubles if trouble.path == TOPICS_PATH for name in trouble.lost]
     queues = dict.fromkeys(filter(is_stored_topic, lost), default_queues)
     for queue in stored:
-        if topics.find(queue.topic) is None and queue.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        if topics.find(queue.topic) is None and queue.topic not in WAITING_TOPICS:
             queues[queue.topic] = max(queues.get(queue.topic, 0), queue.queue_id + 1)
     for topic, count in queues.items():
         topics.adopt(Topic(name=topic, read_queues=count, write_queues=count))

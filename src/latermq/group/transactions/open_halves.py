@@ -1,15 +1,19 @@
 """The table of open halves: messages that are neither committed nor rolled back, and when their producers are asked."""
 
 import heapq
+import sys
 from collections import OrderedDict
 from typing import NamedTuple
 
 from latermq.config import Duration
 from latermq.errors import Busy
-from latermq.message.properties import PRODUCER_GROUP, UNIQUE_KEY, find_property
+from latermq.message.properties import PRODUCER_GROUP, REAL_TOPIC, UNIQUE_KEY, find_property
 
 CHECK_IMMUNITY_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-_MAX_IMMUNITY_S = 7 * 86_400
+# Open halves with one unique key: a producer that gets no answer sends its message again, usually twice at most. All of
+# them end in one block, so it must stay short (`limits.GROWTH_BYTES`).
+MAX_SAME_KEY = 6
+_MAX_RECONNECTED = 1_000  # halves that one call of `due` moves forward because their producers have connected
 
 
 class TooManyHalves(Busy):
@@ -34,6 +38,7 @@ class Half(NamedTuple):
     stored_ms: int
     unique_key: str
     producer_group: str
+    topic: str  # the real one
     first_after_ms: int  # of its own property, or of the schedule
 
     @property
@@ -58,9 +63,20 @@ def half_of(
     key = find_property(properties, UNIQUE_KEY.encode()) or b""
     group = find_property(properties, PRODUCER_GROUP.encode()) or b""
     immunity = find_property(properties, CHECK_IMMUNITY_S.encode()) or b""
+    topic = find_property(properties, REAL_TOPIC.encode()) or b""
     is_number = immunity.isdigit() and len(immunity) <= 9
-    after_ms = min(int(immunity), _MAX_IMMUNITY_S) * 1_000 if is_number else schedule.first_after_ms
-    return Half(physical_offset, queue_offset, size, stored_ms, key.decode(), group.decode(), after_ms)
+    # Not later than the age at which it is given up: until then, it keeps the log from being deleted.
+    after_ms = min(int(immunity) * 1_000, schedule.max_age_ms) if is_number else schedule.first_after_ms
+    return Half(
+        physical_offset,
+        queue_offset,
+        size,
+        stored_ms,
+        key.decode(),
+        sys.intern(group.decode()),
+        sys.intern(topic.decode()),
+        after_ms,
+    )
 
 
 class OpenHalves:
@@ -76,6 +92,7 @@ class OpenHalves:
         self._next_ms: dict[int, int] = {}  # physical offset → time of the next check
         # Halves whose producers were not connected when they were to be asked: group → physical offsets.
         self._unreachable: dict[str, dict[int, None]] = {}
+        self._reconnected: dict[str, int] = {}  # groups whose missed halves are to be asked for: group → time
         self._refused = 0
 
     def __len__(self) -> int:
@@ -84,8 +101,14 @@ class OpenHalves:
     def __contains__(self, physical_offset: int) -> bool:
         return physical_offset in self._by_offset
 
-    def check_room(self) -> None:
-        """Raise TooManyHalves if no other half may be stored."""
+    def check_room(self, unique_key: str = "") -> None:
+        """Raise TooManyHalves if no other half, or no other one with this key, may be stored."""
+        if len(self._by_key.get(unique_key, ())) >= MAX_SAME_KEY:
+            self._refused += 1
+            raise TooManyHalves(
+                f"{MAX_SAME_KEY} transactions with the unique key {unique_key[:40]!r} are open",
+                hint="Use a new unique key for each transaction",
+            )
         if len(self._by_offset) >= self._max_open:
             self._refused += 1
             raise TooManyHalves(
@@ -93,10 +116,12 @@ class OpenHalves:
                 hint="Check that producers commit or roll back their transactions",
             )
 
-    def add(self, half: Half, checks: int = 0, now_ms: int = 0) -> None:
+    def add(self, half: Half, checks: int = 0, now_ms: int = 0, *, is_copy: bool = False) -> None:
         """Add a half. One that was checked before, or whose time passed while the broker was down, is not asked early.
 
         The time of the next check follows from the store time and the number of checks, so it need not be stored.
+        RocketMQ's broker stores a half again at each check (`is_copy`), so the store time of such a half is the time
+        of the last check.
         """
         assert half.physical_offset not in self._by_offset, half
         self._by_offset[half.physical_offset] = half
@@ -105,6 +130,8 @@ class OpenHalves:
         if checks:
             self.checks[half.queue_offset] = checks
         due_ms = half.stored_ms + half.first_after_ms + checks * self.schedule.every_ms
+        if is_copy:
+            due_ms = half.stored_ms + self.schedule.every_ms
         self._ask_at(half.physical_offset, max(due_ms, now_ms))
 
     def find(self, physical_offset: int, queue_offset: int) -> Half | None:
@@ -143,14 +170,15 @@ class OpenHalves:
         The caller reports each one of the first list by `note_asked` or `note_unreachable`, and ends those of the
         second one. Otherwise the next call returns it again.
         """
+        self._plan_reconnected()
         ask: list[Half] = []
         give_up: list[Half] = []
         heap, schedule = self._heap, self.schedule
         returned: list[tuple[int, int]] = []
         while heap and heap[0][0] <= now_ms and len(ask) + len(give_up) < max_halves:
             entry = heapq.heappop(heap)
-            if self._next_ms.get(entry[1]) != entry[0]:
-                continue
+            if self._next_ms.get(entry[1]) != entry[0] or (returned and returned[-1] == entry):
+                continue  # outdated, or there twice
             returned.append(entry)
             half = self._by_offset[entry[1]]
             is_old = now_ms - half.stored_ms > schedule.max_age_ms
@@ -171,13 +199,34 @@ class OpenHalves:
         self._unreachable.setdefault(half.producer_group, {})[half.physical_offset] = None
         self._ask_at(half.physical_offset, now_ms + self.schedule.every_ms)
 
-    def note_connected(self, producer_group: str, now_ms: int) -> None:
-        """Ask a producer that has just connected at once, if it was missed."""
-        for physical_offset in self._unreachable.pop(producer_group, ()):
-            self._ask_at(physical_offset, now_ms)
+    def postpone(self, half: Half, time_ms: int) -> None:
+        """Ask at this time instead. This does not count as a check."""
+        self._ask_at(half.physical_offset, time_ms)
+
+    def note_connected(self, producer_group: str, now_ms: int) -> bool:
+        """Ask a producer that has connected at once, if it was missed. Returns whether it was."""
+        if producer_group not in self._unreachable:
+            return False
+        self._reconnected[producer_group] = now_ms
+        return True
+
+    def _plan_reconnected(self) -> None:
+        """Plan some of the halves of connected producers. There may be 100,000, so the rest follows in later calls."""
+        left = _MAX_RECONNECTED
+        while self._reconnected and left:
+            group = next(iter(self._reconnected))
+            missed = self._unreachable.get(group, {})
+            while missed and left:
+                self._ask_at(missed.popitem()[0], self._reconnected[group])
+                left -= 1
+            if not missed:
+                del self._reconnected[group]
+                self._unreachable.pop(group, None)
 
     def next_check_ms(self) -> int | None:
-        """Return a time before which `due` has nothing."""
+        """Return a time before which `due` has nothing; None if nothing is planned."""
+        if self._reconnected:
+            return 0
         return self._heap[0][0] if self._heap else None
 
     def _ask_at(self, physical_offset: int, time_ms: int) -> None:

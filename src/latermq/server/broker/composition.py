@@ -27,6 +27,7 @@ from latermq.server.handlers.notices import GroupChanges
 from latermq.server.handlers.pipeline import PipelineRequests, Tokens
 from latermq.server.handlers.pulls import PullRequests
 from latermq.server.handlers.timers import FetchRecords, TimerRequests, fetch_nothing
+from latermq.server.handlers.transactions import TransactionRequests
 from latermq.server.handlers.windows import Loader, WindowRequests
 from latermq.server.remoting.endpoints import RequestTable
 from latermq.server.remoting.send_lane import SendLane
@@ -40,6 +41,7 @@ def broker_service(
     request_flush: Callable[[], None] = lambda: None,
     on_topics_changed: Callable[[], None] = lambda: None,
     on_scheduled: Callable[[], None] = lambda: None,
+    plan_checks: Callable[[], None] = lambda: None,
     between_requests: Callable[[], None] = lambda: None,
     save_topics: Callable[[WhenDone], None] | None = None,
     sliced: SlicedRequests | None = None,
@@ -57,7 +59,11 @@ def broker_service(
     table = RequestTable(
         int(config.server.max_body), sliced if sliced is not None else SlicedRequests(config.timer.max_lookup)
     )
-    table.add(SendRequests(broker.writer, broker.retries, broker.reader, flush_queue).endpoints)
+    sends = SendRequests(
+        broker.writer, broker.half_writer, broker.retries, broker.reader, flush_queue, on_half=plan_checks
+    )
+    table.add(sends.endpoints)
+    table.add(TransactionRequests(broker.decisions, flush_queue).endpoints)
     pulls = PullRequests(
         broker.reader,
         broker.waiting,
@@ -70,6 +76,11 @@ def broker_service(
         config.broker,
     )
     table.add(pulls.endpoints)
+
+    def note_producers(groups: list[str]) -> None:
+        if broker.transaction_checks.note_connected(groups):
+            plan_checks()
+
     consumers = ConsumerRequests(
         broker.progress,
         broker.members,
@@ -80,6 +91,7 @@ def broker_service(
         broker.client_clock,
         config,
         group_changes.notify,
+        note_producers,
     )
     table.add(consumers.endpoints)
     return BrokerService(
@@ -210,6 +222,7 @@ def broker_metrics(broker: Broker, connections: Callable[[], Mapping[str, int]] 
         broker.ingest,
         broker.topics,
         broker.traffic,
+        broker.transaction_tallies,
         broker.clock,
         broker.config,
         broker.statistics,

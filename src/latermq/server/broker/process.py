@@ -42,7 +42,9 @@ from latermq.server.broker.registrar import Registrar
 from latermq.server.broker.retainer import Retainer
 from latermq.server.broker.save_rounds import TableSaver
 from latermq.server.broker.timer_driver import TimerDriver
+from latermq.server.broker.transaction_driver import TransactionDriver
 from latermq.server.collector import tune_garbage_collector
+from latermq.server.handlers.transactions import check_sender
 from latermq.server.metrics_server import MetricsServer
 from latermq.server.private_files import close_to_others
 from latermq.server.remoting.listener import Listener
@@ -101,6 +103,7 @@ class BrokerProcess:
             request_flush=self._flusher.request,
             on_topics_changed=self._topics_changed,
             on_scheduled=self._driver.run_soon,
+            plan_checks=self._transaction_driver.plan,
             between_requests=self._driver.run_if_late,
             save_topics=self._table_saver.save_topics,
             sliced=self._sliced,
@@ -141,6 +144,13 @@ class BrokerProcess:
         broker, config = self.broker, self._config
         self._flusher = Flusher(broker.store.flush, every_s=config.store.flush_every / 1000)
         self._driver = TimerDriver(broker.timers, broker.waiting, config.timer.build_every, on_failed=self.end)
+        # Another cycle: after a run, the service wakes waiting pulls and registers new topics.
+        self._transaction_driver = TransactionDriver(
+            broker.transaction_checks,
+            check_sender(config.broker.name),
+            on_turn_end=lambda: self.service.on_turn_end(),
+            on_failed=self.end,
+        )
         self._far_records = FarRecords(self._timeline_uri, broker.store.store_id)
         self._loader = window_loader(
             broker, root_uri=self._timeline_uri, address=self.address, on_loaded=self._driver.run_now
@@ -232,6 +242,7 @@ class BrokerProcess:
         await restored_backup(self.broker, self._timeline_uri).complete()
         await self._metrics.start_for("metrics.port", config.server.host, config.metrics.port, DEFAULT_METRICS_PORT)
         self._driver.start()
+        self._transaction_driver.start()
         await self.listener.start(config.server.host, self._port)
         await self._registrar.register()
         self._every(_INDEX_EVERY_S, self.broker.store.pending_keys.put)
@@ -329,6 +340,7 @@ class BrokerProcess:
         with contextlib.suppress(StoreError):  # the periodic cut retries within a second and logs a failure
             self._run_cut()
         self._driver.run_now()
+        self._transaction_driver.plan()
 
     def end(self, error: BaseException | None = None) -> None:
         """Complete `ended`."""
@@ -344,6 +356,7 @@ class BrokerProcess:
         await self._cluster_routes.close()
         await self._registrar.close()
         self._driver.stop()
+        self._transaction_driver.stop()
         self._sliced.stop()
         self._table_saver.stop()
         self._retainer.stop()

@@ -61,8 +61,13 @@ class ConsumerRequests:
         client_clock: Clock,
         config: Config,
         notify: Callable[[set[str]], None],
+        on_producers: Callable[[list[str]], None] = lambda groups: None,
     ) -> None:
-        """`notify` informs the members of groups that their groups changed."""
+        """`notify` informs the members of groups that their groups changed.
+
+        `on_producers` receives the producer groups of each heartbeat.
+        """
+        self._on_producers = on_producers
         self._progress = progress
         self._members = members
         self._filters = filters
@@ -147,6 +152,8 @@ class ConsumerRequests:
             connection, beat, language=language, version=command.version, clock=self._client_clock
         )
         self._notify(changed)
+        if beat.producer_groups:
+            self._on_producers(beat.producer_groups)
         if refusal is not None:
             raise refusal
         return encode_response(command)

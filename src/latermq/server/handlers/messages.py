@@ -1,9 +1,13 @@
 """Requests that store messages: sends, batches and retries."""
 
+from collections.abc import Callable
+
 from latermq.broker.messages.reader import MessageReader
 from latermq.broker.messages.retries import Retries
 from latermq.broker.messages.writer import MessageWriter
+from latermq.broker.transactions.half_writer import HalfWriter
 from latermq.errors import IllegalMessage
+from latermq.message.half import is_half, may_be_half
 from latermq.message.names import RETRY_PREFIX
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
@@ -24,8 +28,19 @@ from latermq.server.remoting.endpoints import Endpoint
 class SendRequests:
     """Stores the messages of producers, and the messages that consumers send back."""
 
-    def __init__(self, writer: MessageWriter, retries: Retries, reader: MessageReader, flush_queue: FlushQueue) -> None:
+    def __init__(
+        self,
+        writer: MessageWriter,
+        half_writer: HalfWriter,
+        retries: Retries,
+        reader: MessageReader,
+        flush_queue: FlushQueue,
+        on_half: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_half` is called after a half message is stored."""
         self._writer = writer
+        self._half_writer = half_writer
+        self._on_half = on_half
         self._retries = retries
         self._reader = reader
         self._flush_queue = flush_queue
@@ -69,6 +84,8 @@ class SendRequests:
             )
         elif header.topic.startswith(RETRY_PREFIX):
             sent = self._retries.send(read_retry(header, command.version), command.body, connection.peer_host)
+        elif may_be_half(header.sysFlag, header.properties) and is_half(header.sysFlag, header.properties):
+            return self._send_half(connection, command, header)
         else:
             sent = self._writer.send(
                 header.topic,
@@ -86,6 +103,27 @@ class SendRequests:
         message_id, queue_id, queue_offset, end_offset, handle = sent
         reply = encode_send_reply(command, message_id, queue_id, queue_offset, handle)
         return self._flush_queue.reply_at(end_offset, connection, command, reply)
+
+    def _send_half(self, connection: Connection, command: Command, header: SendHeaderV2 | SendHeader) -> bytes | None:
+        half = self._half_writer.send(
+            header.topic,
+            header.queueId,
+            command.body,
+            header.properties,
+            header.bornTimestamp,
+            connection.peer_host,
+            header.flag,
+            header.sysFlag,
+            header.reconsumeTimes,
+            header.defaultTopic,
+            header.defaultTopicQueueNums,
+            producer_group=header.producerGroup,
+        )
+        self._on_half()
+        reply = encode_send_reply(
+            command, half.message_id, half.queue_id, half.queue_offset, transaction_id=half.unique_key
+        )
+        return self._flush_queue.reply_at(half.end_offset, connection, command, reply)
 
     def _send_back(self, connection: Connection, command: Command, header: SendBackHeader) -> bytes | None:
         """Schedule a retry of a message that a consumer could not handle."""

@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from latermq.message.names import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
+from latermq.message.names import (
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_DEAD_LETTER_TOPIC,
+    TIMER_TOPIC,
+    TRANSACTION_CHECK_TOPIC,
+)
 from latermq.protocol.remoting.frames import Command
 
 
@@ -35,7 +43,9 @@ Actions = tuple[Action, ...]
 Names = Callable[[Command, Any], Iterable[str]]
 
 # Topics that hold messages of all other topics.
-_CLUSTER_TOPICS = frozenset({TIMER_TOPIC, SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC})
+_CLUSTER_TOPICS = frozenset({
+    TIMER_TOPIC, SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_CHECK_TOPIC,
+})  # fmt: skip
 
 
 class Access(NamedTuple):

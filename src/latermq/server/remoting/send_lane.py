@@ -19,7 +19,7 @@ from latermq.broker.messages.writer import MessageWriter
 from latermq.broker.tables.writable_topics import WritableTopics
 from latermq.clock import Clock
 from latermq.message.names import TIMER_TOPIC
-from latermq.message.properties import MAX_PROPERTIES_BYTES, OWN_PREFIX, with_stamp
+from latermq.message.properties import MAX_PROPERTIES_BYTES, OWN_PREFIX, TRANSACTION_PREPARED, with_stamp
 from latermq.message.record_fields import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
 from latermq.message.slots import slot_of
 from latermq.message.timer_code import TIMER, timer_code
@@ -127,6 +127,7 @@ class SendLane:
                 or len(command.body) > max_body
                 or header.batch
                 or sysflag & SYSFLAG_TRANSACTION_MASK
+                or TRANSACTION_PREPARED in properties
                 or "\0" in properties
             ):
                 break

@@ -5,12 +5,23 @@ from functools import cache
 
 from latermq.config import StoreConfig
 from latermq.errors import NoPermission
-from latermq.message.names import SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC, is_file_name
+from latermq.message.names import (
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_DEAD_LETTER_TOPIC,
+    TIMER_TOPIC,
+    TRANSACTION_CHECK_TOPIC,
+    is_file_name,
+)
 from latermq.store.files.disk import Disk
 from latermq.store.queues.consume_queue import FOLDER, ConsumeQueue, are_cut_short
 from latermq.store.queues.map_pool import MapPool
 
-OWN_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, TIMER_DEAD_LETTER_TOPIC)  # few queues, exempt from the limit
+# Few queues, exempt from the limit.
+OWN_TOPICS = (
+    SCHEDULE_TOPIC, TIMER_TOPIC, TIMER_DEAD_LETTER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_CHECK_TOPIC,
+)  # fmt: skip
 
 
 class QueueTable:
