@@ -230,6 +230,12 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_routes: int = 10_000  # topics, including unknown ones, and as many groups
     max_broker_requests: int = 65_536  # unanswered requests to one broker
     poll_timeout: Duration = Duration.parse("20s")  # how long consumers wait for messages in one call
+    client_timeout: Duration = Duration.parse("120s")  # without a heartbeat; its messages are then released
+    lost_client_timeout: Duration = Duration.parse("40s")  # the same without a telemetry stream
+    max_clients: int = 50_000
+    max_clients_per_address: int = 10_000  # an IPv6 /64 counts as one address; 0: no limit
+    max_settings: Size = Size.parse("256KiB")  # of one client: its topics and subscriptions
+    max_all_settings: Size = Size.parse("64MiB")  # of all clients
     max_connections: int = 10_000
     max_connections_per_address: int = 0  # 0: no limit
     max_connection_calls: int = 4_096  # concurrent calls on one connection
@@ -413,7 +419,7 @@ def _check_proxy(proxy: ProxyConfig) -> None:
         raise ConfigError("proxy.certificate and proxy.key must be set together")
     if proxy.max_request < 64 * 1024 or proxy.max_held < proxy.max_request:
         raise ConfigError("proxy.max_request must be at least 64KiB, and proxy.max_held at least proxy.max_request")
-    for name in ("route_refresh", "broker_timeout", "poll_timeout"):
+    for name in ("route_refresh", "broker_timeout", "client_timeout", "lost_client_timeout", "poll_timeout"):
         if not getattr(proxy, name):
             raise ConfigError(f"proxy.{name} must be above 0")
 

@@ -94,7 +94,9 @@ class CallTable:
         self.methods: dict[bytes, Method] = {}
         self.endpoints: list[CallEndpoint] = []
         # By code. The usual ones start at 0: monitoring does not count the first value of a series as an increase.
-        self.refused: Counter[int] = Counter({pb.TOO_MANY_REQUESTS: 0, pb.INTERNAL_SERVER_ERROR: 0})
+        self.refused: Counter[int] = Counter(
+            dict.fromkeys((pb.TOO_MANY_REQUESTS, pb.PAYLOAD_TOO_LARGE, pb.INTERNAL_SERVER_ERROR), 0)
+        )
 
     def add(self, endpoints: Iterable[CallEndpoint]) -> None:
         """Add rows to the table."""

@@ -1,17 +1,25 @@
 """Builds the parts of a proxy from its configuration. Each part gets only the parts that it uses."""
 
 import asyncio
+import uuid
 from collections.abc import Iterable
 from typing import Protocol
 
 from latermq.clock import Clock
 from latermq.config import Config
+from latermq.protocol.remoting.codes import Request
 from latermq.server.proxy.broker_link import BrokerLink
 from latermq.server.proxy.call_table import CallEndpoint, CallTable
+from latermq.server.proxy.client_calls import ClientCalls
+from latermq.server.proxy.client_reports import ClientReports
+from latermq.server.proxy.client_settings import SettingsAnswers
+from latermq.server.proxy.clients import Clients
 from latermq.server.proxy.groups import Groups
 from latermq.server.proxy.route_calls import RouteCalls
 from latermq.server.proxy.send_calls import SendCalls
+from latermq.server.proxy.telemetry import Telemetry
 from latermq.server.proxy.topics import Topics
+from latermq.server.proxy.transaction_checks import TransactionChecks
 
 
 class Calls(Protocol):
@@ -38,19 +46,36 @@ class ProxyParts:
         self.topics = Topics(self.link, config, now_s)
         self.groups = Groups(self.link, config.proxy, now_s)
         self.table = CallTable()
-        self.waiting: list[WaitingCalls] = []
+        self.clients = Clients(config.proxy, now_s)
+        self._reports = ClientReports(self.link, self.clients, uuid.uuid4().hex)
+        self._telemetry = Telemetry(
+            self.table, self.clients, self.groups, SettingsAnswers(config), config.proxy.max_settings
+        )
+        self.table.add_bidirectional("Telemetry", self._telemetry.begin)
+        self._checks = TransactionChecks(self.clients)
+        self.link.handlers[Request.CHECK_TRANSACTION_STATE] = self._checks.check
         self._sends = SendCalls(self.link, self.topics, config, clock)
-        subjects: Iterable[Calls] = (RouteCalls(self.topics, self.groups), self._sends)
+        self.waiting: list[WaitingCalls] = [self._telemetry]
+        subjects: Iterable[Calls] = (
+            RouteCalls(self.topics, self.groups),
+            ClientCalls(self.clients),
+            self._sends,
+        )
         for subject in subjects:
             self.table.add(subject.endpoints)
 
     def statistics(self) -> dict[str, int]:
-        parts = (self.link, self.topics, self.groups, self.table, self._sends)
+        parts = (
+            *(self.link, self.topics, self.groups, self.table),
+            *(self.clients, self._reports, self._telemetry, self._checks),
+            self._sends,
+        )
         return {name: count for part in parts for name, count in part.statistics().items()}
 
     async def start(self, timeout_s: float) -> None:
         """Connect to the brokers. Returns at the latest after the timeout; further attempts follow."""
         await self.link.start(timeout_s)
+        self._reports.start()
 
     def release(self) -> None:
         """Let clients go that wait for messages or commands."""
@@ -58,6 +83,7 @@ class ProxyParts:
             calls.release()
 
     async def close(self) -> None:
+        self._reports.stop()
         await self.topics.close()
         await self.groups.close()
         await self.link.close()

@@ -10,6 +10,22 @@ from latermq.config import Config
 _FAMILIES = {
     "calls": Family("latermq_proxy_calls", Kind.GAUGE, "Calls in progress"),
     "finished_calls": Family("latermq_proxy_calls_total", Kind.COUNTER, "Finished calls"),
+    "clients": Family("latermq_proxy_clients", Kind.GAUGE, "Known clients"),
+    "telemetry_streams": Family("latermq_proxy_telemetry_streams", Kind.GAUGE, "Open telemetry streams"),
+    "displaced_clients": Family(
+        "latermq_proxy_clients_displaced_total", Kind.COUNTER, "Clients forgotten in favor of new ones"
+    ),
+    "checks_passed": Family(
+        "latermq_proxy_transaction_checks_total", Kind.COUNTER, "Checks of transactions passed to a client"
+    ),
+    "checks_dropped": Family(
+        "latermq_proxy_transaction_checks_dropped_total",
+        Kind.COUNTER,
+        "Checks of transactions that reached no client",
+    ),
+    "failed_reports": Family(
+        "latermq_proxy_reports_failed_total", Kind.COUNTER, "Reports about clients that a broker did not accept"
+    ),
     "brokers_connected": Family("latermq_proxy_brokers", Kind.GAUGE, "Brokers with an open connection"),
     "failed_broker_requests": Family(
         "latermq_proxy_broker_requests_failed_total", Kind.COUNTER, "Requests that could not be sent to a broker"
@@ -21,6 +37,9 @@ PROXY_LIMITS = (
     Limit("proxy.max_routes", "topic_entries"),
     Limit("look_ups", "topic_fetches", "topic_max_fetches"),
     Limit("proxy.max_broker_requests", "broker_requests"),
+    Limit("proxy.max_clients", "clients"),
+    Limit("proxy.max_clients_per_address", "address_clients"),
+    Limit("proxy.max_all_settings", "settings_bytes"),
     Limit("proxy.max_connections", "connections", "max_connections"),
     Limit("proxy.max_held", "held_bytes"),
     Limit("metrics_connections", "metrics_connections", "max_metrics_connections"),

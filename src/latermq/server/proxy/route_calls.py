@@ -1,10 +1,10 @@
 """Calls about routes: the queues of a topic, and the queues that a consumer receives from."""
 
 from latermq.errors import LaterMQError
-from latermq.message.names import is_group, is_topic
 from latermq.model.group import Group
 from latermq.model.topic import READ, WRITE
 from latermq.protocol.messaging import messaging_pb2 as pb
+from latermq.protocol.messaging.checked_names import check_group_name, check_topic_name
 from latermq.protocol.messaging.refusals import CallRefused
 from latermq.protocol.messaging.resources import full_name
 from latermq.server.proxy.call_table import CallEndpoint, Exchange, on_group, on_topic
@@ -27,26 +27,16 @@ _UNKNOWN_TYPE = [pb.MESSAGE_TYPE_UNSPECIFIED]
 
 
 def topic_name(resource: pb.Resource) -> str:
-    """Return the broker's name of a topic. Raises if it cannot be one."""
+    """Return the broker's name of a topic. Raises if clients may not use it."""
     name = full_name(resource)
-    if not is_topic(name):
-        raise CallRefused(
-            pb.ILLEGAL_TOPIC,
-            f"{name[:200]!r} is not a valid topic",
-            hint="Use 1 to 127 letters, digits, '_', '-', '%' and '|'",
-        )
+    check_topic_name(name)
     return name
 
 
 def group_name(resource: pb.Resource) -> str:
-    """Return the broker's name of a group. Raises if it cannot be one."""
+    """Return the broker's name of a group. Raises if clients may not use it."""
     name = full_name(resource)
-    if not is_group(name):
-        raise CallRefused(
-            pb.ILLEGAL_CONSUMER_GROUP,
-            f"{name[:200]!r} is not a valid consumer group",
-            hint="Use 1 to 120 letters, digits, '_', '-', '%' and '|'",
-        )
+    check_group_name(name)
     return name
 
 

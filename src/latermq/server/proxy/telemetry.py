@@ -1,0 +1,184 @@
+"""The telemetry stream of a client: its settings and the server's answers, and commands of the server."""
+
+import asyncio
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError
+
+from latermq.errors import LaterMQError
+from latermq.model.group import Group
+from latermq.protocol.http2.grpc.status import GrpcError, StatusCode
+from latermq.protocol.messaging import messaging_pb2 as pb
+from latermq.protocol.messaging.refusals import CallRefused
+from latermq.server.http2.calls import Call, Receiver
+from latermq.server.proxy.call_table import CallTable, client_id_of
+from latermq.server.proxy.client_settings import Role, SettingsAnswers, role_of
+from latermq.server.proxy.clients import Client, Clients
+from latermq.server.proxy.groups import Groups
+from latermq.server.proxy.statuses import OK, grpc_error
+
+RETRY_S = 1.0
+STOPPING = "the proxy is stopping"
+
+
+class Telemetry:
+    """Begins the telemetry streams."""
+
+    def __init__(
+        self,
+        table: CallTable,
+        clients: Clients,
+        groups: Groups,
+        answers: SettingsAnswers,
+        max_settings_bytes: int,
+        authorize: Callable[[Call, Role], None] | None = None,
+    ) -> None:
+        """`authorize` raises NoPermission if a client may not have a role."""
+        self._table = table
+        self.clients = clients
+        self.groups = groups
+        self.answers = answers
+        self.max_settings_bytes = max_settings_bytes
+        self.authorize = authorize
+        self._streams: dict[TelemetryStream, None] = {}  # including those that have sent no settings
+        self._is_stopping = False
+
+    def begin(self, call: Call) -> Receiver:
+        """Begin a stream."""
+        try:
+            stream = TelemetryStream(self, call, client_id_of(call))
+        except LaterMQError as error:
+            raise self.refuse(error) from None
+        if self._is_stopping:
+            raise GrpcError(StatusCode.UNAVAILABLE, STOPPING)
+        self._streams[stream] = None
+        return stream
+
+    def refuse(self, error: LaterMQError) -> GrpcError:
+        """Return the error that ends a stream, and count it."""
+        self._table.refuse(error)
+        return grpc_error(error)
+
+    def ended(self, stream: "TelemetryStream") -> None:
+        self._streams.pop(stream, None)
+
+    def release(self) -> None:
+        """End all streams. Clients open new ones, at another proxy or after the restart of this one."""
+        self._is_stopping = True
+        for stream in list(self._streams):
+            stream.end(STOPPING)
+
+    def statistics(self) -> dict[str, int]:
+        return {"telemetry_streams": len(self._streams)}
+
+
+class TelemetryStream(Receiver):
+    """One stream."""
+
+    __slots__ = ("_call", "_client", "_client_id", "_owed", "_retry", "_telemetry", "peer")
+
+    def __init__(self, telemetry: Telemetry, call: Call, client_id: str) -> None:
+        self._telemetry = telemetry
+        self._call = call
+        self._client_id = client_id
+        self._client: Client | None = None
+        self._owed: pb.TelemetryCommand | None = None  # an answer to a client that does not read
+        self._retry: asyncio.TimerHandle | None = None
+        self.peer = call.connection.peer[0]
+        call.on_cancel = self._detach
+
+    # From the client
+
+    def message(self, message: bytes) -> None:
+        try:
+            command = pb.TelemetryCommand.FromString(message)
+        except DecodeError:
+            raise GrpcError(StatusCode.INTERNAL, "the message is not a valid TelemetryCommand") from None
+        kind = command.WhichOneof("command")
+        try:
+            if kind == "settings":
+                self._register(command.settings)
+            elif self._client is None:
+                raise CallRefused(pb.UNRECOGNIZED_CLIENT_TYPE, "the first command must be the client's settings")
+            # Other commands answer requests that this server never makes.
+        except GrpcError:
+            raise
+        except LaterMQError as error:
+            raise self._telemetry.refuse(error) from None
+
+    def ended(self) -> None:
+        self._detach()
+        self._call.end()
+
+    # To the client
+
+    @property
+    def is_writable(self) -> bool:
+        return self._call.is_open and self._call.is_writable
+
+    def send(self, command: pb.TelemetryCommand) -> None:
+        """Send a command, unless the client does not read."""
+        if self.is_writable:
+            self._call.send(command.SerializeToString())
+
+    def end(self, reason: str) -> None:
+        """End the stream. The client opens a new one."""
+        self._detach()
+        self._call.end(StatusCode.UNAVAILABLE, reason)
+
+    def _register(self, settings: pb.Settings) -> None:
+        telemetry = self._telemetry
+        role = role_of(settings, telemetry.max_settings_bytes)
+        if telemetry.authorize is not None:
+            telemetry.authorize(self._call, role)
+        client = telemetry.clients.register(self._client_id, role, self)
+        if self._client is not None and self._client is not client:
+            telemetry.clients.detach(self._client, self)  # the client has changed its group
+        self._client = client
+        if role.group:
+            self._answer_consumer(role.group, settings)
+        else:
+            self._answer(telemetry.answers.for_producer(settings))
+
+    def _answer_consumer(self, group: str, settings: pb.Settings) -> None:
+        self._stop_retry()
+
+        def then(found: Group | LaterMQError) -> None:
+            if not self._call.is_open:
+                return
+            if isinstance(found, Group):
+                self._answer(self._telemetry.answers.for_consumer(settings, found))
+            else:
+                # An error would end the stream, and Python's client never opens another. It waits instead.
+                loop = asyncio.get_running_loop()
+                self._stop_retry()
+                self._retry = loop.call_later(RETRY_S, self._answer_consumer, group, settings)
+
+        self._telemetry.groups.get(group, then)
+
+    def _answer(self, settings: pb.Settings) -> None:
+        """Send the answer, or only the last one when a client reads again that had stopped to."""
+        answer = pb.TelemetryCommand(status=OK, settings=settings)
+        if self._owed is not None:
+            self._owed = answer
+        elif self._call.is_writable:
+            self._call.send(answer.SerializeToString())
+        else:
+            self._owed = answer
+            self._call.when_writable(self._pay)
+
+    def _pay(self) -> None:
+        owed, self._owed = self._owed, None
+        if owed is not None and self._call.is_open:
+            self._call.send(owed.SerializeToString())
+
+    def _detach(self) -> None:
+        self._stop_retry()
+        if self._client is not None:
+            self._telemetry.clients.detach(self._client, self)
+        self._telemetry.ended(self)
+
+    def _stop_retry(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
