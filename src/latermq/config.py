@@ -242,6 +242,7 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_request: Size = Size.parse("8MiB")  # one gRPC message, decompressed
     max_held: Size = Size.parse("256MiB")  # unfinished requests, open calls and unread answers of all connections
     write_buffer: Size = Size.parse("256KiB")  # unread answers of one stream, above which it waits
+    max_unsent: Size = Size.parse("64MiB")  # popped messages of consumers that read slowly, in all
     request_timeout: Duration = Duration.parse("60s")  # for a request to arrive completely
     stalled_timeout: Duration = Duration.parse("60s")  # a peer that reads nothing for this long is disconnected
     idle_timeout: Duration = Duration.parse("120s")  # of a connection without calls

@@ -4,13 +4,13 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 # Years 1 to 9999, the range of protobuf's timestamps. A client can send any 64-bit number.
-_MIN_TIMESTAMP_S, _MAX_TIMESTAMP_S = -62_135_596_800, 253_402_300_799
+_MIN_TIMESTAMP_S, MAX_TIMESTAMP_S = -62_135_596_800, 253_402_300_799
 _MAX_NANOS = 999_999_999
 
 
 def timestamp_ms(timestamp: Timestamp) -> int | None:
     """Return a point in time since 1970; None if it is outside the range of timestamps."""
-    if not (_MIN_TIMESTAMP_S <= timestamp.seconds <= _MAX_TIMESTAMP_S and 0 <= timestamp.nanos <= _MAX_NANOS):
+    if not (_MIN_TIMESTAMP_S <= timestamp.seconds <= MAX_TIMESTAMP_S and 0 <= timestamp.nanos <= _MAX_NANOS):
         return None
     return timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
 
@@ -23,5 +23,5 @@ def duration_ms(duration: Duration) -> int:
 def set_timestamp(timestamp: Timestamp, value_ms: int) -> None:
     """Set a point in time. Values that no timestamp can have are moved into its range."""
     seconds, ms = divmod(value_ms, 1000)
-    timestamp.seconds = min(max(seconds, _MIN_TIMESTAMP_S), _MAX_TIMESTAMP_S)
+    timestamp.seconds = min(max(seconds, _MIN_TIMESTAMP_S), MAX_TIMESTAMP_S)
     timestamp.nanos = ms * 1_000_000

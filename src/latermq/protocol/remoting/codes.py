@@ -90,7 +90,13 @@ class Request(IntEnum):
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
     GET_BROKER_HA_STATUS = 907
-    # LaterMQ's own requests, far above the codes of RocketMQ's broker and client requests.
+    POP_MESSAGE = 200_050
+    ACK_MESSAGE = 200_051
+    CHANGE_MESSAGE_INVISIBLETIME = 200_053
+    NOTIFICATION = 200_054
+    POLLING_INFO = 200_055
+    BATCH_ACK_MESSAGE = 200_151
+    # LaterMQ's own requests, between the codes of RocketMQ's requests.
     CANCEL_TIMER = 7001
     MOVE_TIMER = 7002
     TIMER_STATUS = 7003
@@ -106,6 +112,10 @@ class Request(IntEnum):
     WINDOW_STATES = 7020
     REPAIR_WINDOW = 7021
     SKIP_WINDOW = 7022
+    ACK_POPPED = 7030
+    BURY_POPPED = 7031
+    REPORT_CLIENTS = 7032
+    END_LEASE = 7033
 
 
 class Response(IntEnum):
@@ -133,4 +143,7 @@ class Response(IntEnum):
     INVALID_PARAMETER = 29
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+    NO_MESSAGE = 208
+    POLLING_FULL = 209
+    POLLING_TIMEOUT = 210
     ILLEGAL_OPERATION = 604

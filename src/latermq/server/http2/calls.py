@@ -123,13 +123,17 @@ class Call:
 
     def send(self, message: bytes) -> bool:
         """Send one of several answers. Returns False if the next should wait for `when_writable`."""
+        return self.send_all((message,))
+
+    def send_all(self, messages: Iterable[bytes]) -> bool:
+        """Send several answers together, which costs little more than one. Returns the same as `send`."""
         if not self.is_open:
             return True
         outbox = self.connection.http2.outbox
         if not self._has_head:
             self._has_head = True
             outbox.headers(self._stream, HEAD.block, end_stream=False)
-        outbox.data(self._stream, message_prefix(message) + message)
+        outbox.data(self._stream, b"".join([part for one in messages for part in (message_prefix(one), one)]))
         self.connection.schedule_flush()
         return self.is_writable
 

@@ -13,9 +13,9 @@ from latermq.client.session.connection import Connection, Connections, OnRespons
 from latermq.client.session.failures import ConnectFailed, NoBroker, error_from_wire
 from latermq.client.session.routes import MASTER, Routes
 from latermq.config import ProxyConfig
-from latermq.errors import Busy, LaterMQError
+from latermq.errors import Busy, LaterMQError, MalformedRequest
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.protocol.remoting.frames import JSON, Command, encode_frame, encode_response
+from latermq.protocol.remoting.frames import JSON, Command, HeaderType, encode_frame, encode_response
 from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.routes import ClusterInfo
 from latermq.retry import Backoff
@@ -230,6 +230,14 @@ class BrokerLink:
             response = encode_response(command, Response.REQUEST_CODE_NOT_SUPPORTED, remark="a proxy has no such state")
         if response is not None and not command.is_oneway:
             connection.send(response)
+
+
+def header_of(response: Command, type_: type[HeaderType]) -> HeaderType:
+    """Return the header of a response. One that cannot be read is not the client's fault."""
+    try:
+        return response.header(type_)
+    except MalformedRequest as error:
+        raise LaterMQError(f"the broker's reply cannot be read: {error.message}") from None
 
 
 def error_of(response: Command) -> LaterMQError:

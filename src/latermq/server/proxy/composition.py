@@ -8,6 +8,7 @@ from typing import Protocol
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.protocol.remoting.codes import Request
+from latermq.server.proxy.ack_calls import AckBatches, AckCalls
 from latermq.server.proxy.broker_link import BrokerLink
 from latermq.server.proxy.call_table import CallEndpoint, CallTable
 from latermq.server.proxy.client_calls import ClientCalls
@@ -15,10 +16,14 @@ from latermq.server.proxy.client_reports import ClientReports
 from latermq.server.proxy.client_settings import SettingsAnswers
 from latermq.server.proxy.clients import Clients
 from latermq.server.proxy.groups import Groups
+from latermq.server.proxy.held_message_calls import HeldMessageCalls
+from latermq.server.proxy.receive_calls import ReceiveCalls
+from latermq.server.proxy.returned_messages import ReturnedMessages
 from latermq.server.proxy.route_calls import RouteCalls
 from latermq.server.proxy.send_calls import SendCalls
 from latermq.server.proxy.telemetry import Telemetry
 from latermq.server.proxy.topics import Topics
+from latermq.server.proxy.transaction_calls import TransactionCalls
 from latermq.server.proxy.transaction_checks import TransactionChecks
 
 
@@ -41,7 +46,8 @@ class ProxyParts:
     """The parts of a proxy without its sockets for clients."""
 
     def __init__(self, config: Config, namesrv: str, clock: Clock) -> None:
-        now_s = asyncio.get_running_loop().time
+        loop = asyncio.get_running_loop()
+        now_s = loop.time
         self.link = BrokerLink(namesrv, config.proxy)
         self.topics = Topics(self.link, config, now_s)
         self.groups = Groups(self.link, config.proxy, now_s)
@@ -54,12 +60,18 @@ class ProxyParts:
         self.table.add_bidirectional("Telemetry", self._telemetry.begin)
         self._checks = TransactionChecks(self.clients)
         self.link.handlers[Request.CHECK_TRANSACTION_STATE] = self._checks.check
+        self._returned = ReturnedMessages(self.link)
         self._sends = SendCalls(self.link, self.topics, config, clock)
-        self.waiting: list[WaitingCalls] = [self._telemetry]
+        self._receives = ReceiveCalls(self.link, self.clients.see, self._returned, config, clock)
+        self.waiting: list[WaitingCalls] = [self._telemetry, self._receives]
         subjects: Iterable[Calls] = (
             RouteCalls(self.topics, self.groups),
             ClientCalls(self.clients),
             self._sends,
+            self._receives,
+            AckCalls(AckBatches(self.link, loop.call_soon)),
+            HeldMessageCalls(self.link),
+            TransactionCalls(self.link, self.topics),
         )
         for subject in subjects:
             self.table.add(subject.endpoints)
@@ -68,7 +80,7 @@ class ProxyParts:
         parts = (
             *(self.link, self.topics, self.groups, self.table),
             *(self.clients, self._reports, self._telemetry, self._checks),
-            self._sends,
+            *(self._returned, self._sends, self._receives),
         )
         return {name: count for part in parts for name, count in part.statistics().items()}
 

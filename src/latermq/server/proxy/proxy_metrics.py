@@ -26,6 +26,14 @@ _FAMILIES = {
     "failed_reports": Family(
         "latermq_proxy_reports_failed_total", Kind.COUNTER, "Reports about clients that a broker did not accept"
     ),
+    "waiting_receives": Family(
+        "latermq_proxy_receives", Kind.GAUGE, "Consumers that wait for messages, or have not read all of them"
+    ),
+    "returned_messages": Family(
+        "latermq_proxy_messages_returned_total",
+        Kind.COUNTER,
+        "Messages returned to the broker, because their consumer had gone or read too slowly",
+    ),
     "brokers_connected": Family("latermq_proxy_brokers", Kind.GAUGE, "Brokers with an open connection"),
     "failed_broker_requests": Family(
         "latermq_proxy_broker_requests_failed_total", Kind.COUNTER, "Requests that could not be sent to a broker"
@@ -40,6 +48,7 @@ PROXY_LIMITS = (
     Limit("proxy.max_clients", "clients"),
     Limit("proxy.max_clients_per_address", "address_clients"),
     Limit("proxy.max_all_settings", "settings_bytes"),
+    Limit("proxy.max_unsent", "unsent_message_bytes"),
     Limit("proxy.max_connections", "connections", "max_connections"),
     Limit("proxy.max_held", "held_bytes"),
     Limit("metrics_connections", "metrics_connections", "max_metrics_connections"),

@@ -101,7 +101,7 @@ class SendCalls:
     # SendMessage
 
     def _send(self, exchange: Exchange, request: pb.SendMessageRequest) -> None:
-        messages = request.messages
+        messages = list(request.messages)
         if not messages:
             raise CallRefused(pb.MESSAGE_CORRUPTED, "the request has no message")
         topic = full_name(messages[0].topic)
@@ -109,7 +109,7 @@ class SendCalls:
             raise CallRefused(pb.MESSAGE_CORRUPTED, "the messages of a request must have the same topic")
         info = self._topics.cached(topic)
         if info is not None:
-            self._send_to(exchange, request, info)
+            self._send_to(exchange, messages, info)
             return
         check_topic_name(topic)
 
@@ -117,26 +117,27 @@ class SendCalls:
             try:
                 if isinstance(found, LaterMQError):
                     raise found
-                self._send_to(exchange, request, found)
+                self._send_to(exchange, messages, found)
             except LaterMQError as error:
                 exchange.fail(error)
 
         self._topics.get(topic, then)
 
-    def _send_to(self, exchange: Exchange, request: pb.SendMessageRequest, info: TopicInfo) -> None:
+    def _send_to(self, exchange: Exchange, messages: list[pb.Message], info: TopicInfo) -> None:
         topic = info.topic
         target = self._targets.get(topic)
         if target is None or target.info is not info:
             target = self._new_target(info)
-        now_ms = self._clock.now_ms()
-        sent = [
-            sent_message(message, topic, exchange.peer, now_ms, self._max_body_bytes) for message in request.messages
-        ]
+        now_ms, max_bytes, peer = self._clock.now_ms(), self._max_body_bytes, exchange.call.connection.peer[0]
+        if len(messages) == 1:
+            one = sent_message(messages[0], topic, peer, now_ms, max_bytes)
+            if info.message_type != MIXED:
+                _check_type(one, info)
+            self._request(target, one, self._only_result(exchange, one))
+            return
+        sent = [sent_message(message, topic, peer, now_ms, max_bytes) for message in messages]
         for one in sent:
             _check_type(one, info)
-        if len(sent) == 1:
-            self._request(target, sent[0], self._only_result(exchange, sent[0]))
-            return
         results = _Results(exchange, [one.message_id for one in sent])
         for place, one in enumerate(sent):
             self._request(target, one, self._result(one, results, place))

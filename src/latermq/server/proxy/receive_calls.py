@@ -1,0 +1,294 @@
+"""ReceiveMessage: a pop at a broker that may wait, and its messages as a stream of answers.
+
+Messages that cannot be handed over, because the client has gone or reads too slowly, are returned at once.
+"""
+
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from latermq.clock import Clock
+from latermq.config import Config
+from latermq.errors import LaterMQError
+from latermq.protocol.messaging import messaging_pb2 as pb
+from latermq.protocol.messaging.checked_names import check_group_name, check_topic_name
+from latermq.protocol.messaging.popped_messages import PoppedMessages, PopReply
+from latermq.protocol.messaging.refusals import CallRefused
+from latermq.protocol.messaging.resources import full_name
+from latermq.protocol.messaging.times import duration_ms, set_timestamp
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.frames import Command
+from latermq.server.proxy.broker_link import BrokerLink, error_of, header_of
+from latermq.server.proxy.call_table import CallEndpoint, Exchange, on_group
+from latermq.server.proxy.returned_messages import ReturnedMessages
+from latermq.server.proxy.statuses import OK
+from latermq.server.remoting.access import SUB, Kind, Rule
+
+MAX_BATCH = 32
+MIN_INVISIBLE_MS, MAX_INVISIBLE_MS = 10_000, 12 * 3_600_000
+LEASED_INVISIBLE_MS = 60_000  # in handles of leased messages, where it means nothing
+MAX_POLL_MS = 240_000  # what brokers allow
+# An answer must arrive before the deadline of its call: later, its messages would be lost until they are visible again.
+DEADLINE_MARGIN_MS = 1_500
+_CHUNK_BYTES = 64 * 1024  # of records, between two looks at whether the client reads them
+_EMPTY = (Response.PULL_NOT_FOUND, Response.POLLING_TIMEOUT)
+_START = pb.ReceiveMessageResponse(status=OK).SerializeToString()
+# Not an error, and not counted as one: a consumer without messages gets it all the time.
+_NO_MESSAGE = pb.ReceiveMessageResponse(
+    status=pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
+).SerializeToString()
+
+_log = structlog.get_logger(__name__)
+
+
+def stream_failure(status: pb.Status, now_ms: int) -> Iterable[pb.ReceiveMessageResponse]:
+    """Return the answers that end a receive without messages."""
+    end = pb.ReceiveMessageResponse()
+    set_timestamp(end.delivery_timestamp, now_ms)
+    return (pb.ReceiveMessageResponse(status=status), end)
+
+
+class ReceiveCalls:
+    """The calls of consumers that wait for messages."""
+
+    def __init__(
+        self,
+        link: BrokerLink,
+        see: Callable[[str, str, str], object],
+        returned: ReturnedMessages,
+        config: Config,
+        clock: Clock,
+    ) -> None:
+        """`see` notes that a client is alive: its id, its group and the address of its host."""
+        self._link = link
+        self._see = see
+        self.returned = returned
+        self._clock = clock
+        self._default_poll_ms = config.proxy.poll_timeout
+        self._broker_timeout_ms = config.proxy.broker_timeout
+        self._max_unsent_bytes = config.proxy.max_unsent
+        self._waiting: dict[_Receive, None] = {}
+        self.unsent_bytes = 0  # of messages whose clients read slowly
+        self._is_stopping = False
+
+    @property
+    def endpoints(self) -> list[CallEndpoint]:
+        topic = Rule(Kind.TOPIC, (SUB,), lambda _, request: (full_name(request.message_queue.topic),))
+        return [
+            CallEndpoint(
+                "ReceiveMessage",
+                pb.ReceiveMessageRequest,
+                pb.ReceiveMessageResponse,
+                self._receive,
+                (topic, on_group("group", SUB)),
+                failure=lambda status: stream_failure(status, self._clock.now_ms()),
+            )
+        ]
+
+    def statistics(self) -> dict[str, int]:
+        return {"waiting_receives": len(self._waiting), "unsent_message_bytes": self.unsent_bytes}
+
+    def release(self) -> None:
+        """Answer all waiting clients, because the proxy stops. They find another proxy."""
+        self._is_stopping = True
+        for receive in list(self._waiting):
+            receive.release()
+
+    def _receive(self, exchange: Exchange, request: pb.ReceiveMessageRequest) -> None:
+        group, topic = full_name(request.group), full_name(request.message_queue.topic)
+        check_group_name(group)
+        check_topic_name(topic)
+        broker = request.message_queue.broker.name
+        if not self._link.is_known(broker):
+            raise CallRefused(
+                pb.BAD_REQUEST, f"broker {broker[:80]!r} is not registered", hint="Query the assignment again"
+            )
+        poll_ms = self._poll_ms(exchange, request)
+        fields = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": "-1",
+            "maxMsgNums": str(min(request.batch_size, MAX_BATCH) if request.batch_size > 0 else MAX_BATCH),
+            "invisibleTime": str(_invisible_ms(request)),
+            "pollTime": str(poll_ms),
+            "bornTime": "0",  # the broker's own time: its clock may differ
+            "initMode": "1",
+        }
+        filter_expression = request.filter_expression
+        expression = filter_expression.expression
+        if expression and expression != "*":
+            fields["expType"] = "SQL92" if filter_expression.type == pb.SQL else "TAG"
+            fields["exp"] = expression
+        if request.auto_renew:
+            fields["lease"] = exchange.client_id
+        if request.attempt_id:
+            fields["attemptId"] = request.attempt_id
+        receive = _Receive(self, exchange, group, request.message_queue.topic, broker)
+        if self._is_stopping:
+            receive.release()
+            return
+        # Before the pop: the broker must know a client that holds messages, even if the proxy has just started.
+        self._see(exchange.client_id, group, exchange.peer)
+        self._waiting[receive] = None
+        exchange.call.on_cancel = receive.cancel
+        timeout_s = (poll_ms + self._broker_timeout_ms) / 1000
+        self._link.request(broker, Request.POP_MESSAGE, fields, receive.on_response, timeout_s=timeout_s)
+
+    def _poll_ms(self, exchange: Exchange, request: pb.ReceiveMessageRequest) -> int:
+        """Return how long to wait for messages: as long as the client asks, but not up to its deadline."""
+        deadline_s = exchange.call.deadline_s
+        longest_ms = MAX_POLL_MS
+        if deadline_s is not None:
+            left_ms = max(0, int((deadline_s - exchange.call.connection.now_s()) * 1000))
+            longest_ms = min(longest_ms, left_ms - min(DEADLINE_MARGIN_MS, left_ms // 3))
+        if request.HasField("long_polling_timeout"):
+            return max(0, min(duration_ms(request.long_polling_timeout), longest_ms))
+        return longest_ms if deadline_s is not None else self._default_poll_ms
+
+    # For the receives
+
+    def ended(self, receive: "_Receive") -> None:
+        self._waiting.pop(receive, None)
+
+    def has_room(self) -> bool:
+        return self.unsent_bytes < self._max_unsent_bytes
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+
+class _Receive:
+    """One call, from the pop until its last message is sent."""
+
+    __slots__ = ("_broker", "_calls", "_exchange", "_group", "_name", "_namespace", "_popped", "_unsent_bytes")
+
+    def __init__(self, calls: ReceiveCalls, exchange: Exchange, group: str, topic: pb.Resource, broker: str) -> None:
+        self._calls = calls
+        self._exchange = exchange
+        self._group = group
+        # Not the resource itself: a part of a message keeps the whole message in memory, and thousands may wait.
+        self._name, self._namespace = topic.name, topic.resource_namespace
+        self._broker = broker
+        self._popped: PoppedMessages | None = None
+        self._unsent_bytes = 0  # as counted in ReceiveCalls
+
+    def on_response(self, response: Command | LaterMQError) -> None:
+        try:
+            popped = self._read(response)
+        except LaterMQError as error:
+            self._calls.ended(self)
+            self._exchange.fail(error)
+            return
+        call = self._exchange.call
+        if popped is None:
+            self.release()
+            return
+        if not call.is_open:
+            self._calls.ended(self)
+            self._give_back(popped)
+            return
+        self._popped = popped
+        call.send(_START)
+        self._send_more()
+
+    def _read(self, response: Command | LaterMQError) -> PoppedMessages | None:
+        if isinstance(response, LaterMQError):
+            raise response
+        if response.code in _EMPTY or (not response.code and not response.body):
+            return None
+        if response.code == Response.POLLING_FULL:
+            raise CallRefused(pb.TOO_MANY_REQUESTS, response.remark or "too many consumers wait for messages")
+        if response.code:
+            raise error_of(response)
+        topic = pb.Resource(resource_namespace=self._namespace, name=self._name)
+        return PoppedMessages(header_of(response, PopReply), response.body, self._broker, topic)
+
+    def _send_more(self) -> None:
+        """Send as many messages as the client takes in, and wait for it with the rest."""
+        popped, call = self._popped, self._exchange.call
+        if popped is None or not call.is_open:
+            return  # cancelled
+        try:
+            while popped.unread_bytes:
+                if not call.is_writable:
+                    if self._wait(popped):
+                        return
+                    break
+                call.send_all(self._next_messages(popped))
+        except LaterMQError as error:
+            # The rest cannot be read, so it cannot be returned either: it is visible again after its time.
+            _log.error("a broker sent records that cannot be read", broker=self._broker, reason=error.remark)
+        self._finish()
+
+    def _next_messages(self, popped: PoppedMessages) -> list[bytes]:
+        last_bytes = max(0, popped.unread_bytes - _CHUNK_BYTES)
+        messages: list[bytes] = []
+        while popped.unread_bytes > last_bytes:
+            response = pb.ReceiveMessageResponse()
+            try:
+                popped.read(response)
+            except LaterMQError:
+                if messages:
+                    return messages  # the next attempt raises it again
+                raise
+            messages.append(response.SerializeToString())
+        return messages
+
+    def _wait(self, popped: PoppedMessages) -> bool:
+        """Wait until the client reads on. Returns False if too many messages wait already: it then gets no more."""
+        self._count(0)
+        if not self._calls.has_room():
+            self._give_back(popped)
+            return False
+        self._count(popped.unread_bytes)
+        self._exchange.call.when_writable(self._send_more)
+        return True
+
+    def _finish(self) -> None:
+        self._count(0)
+        self._popped = None
+        self._calls.ended(self)
+        self._end()
+
+    def _count(self, unsent_bytes: int) -> None:
+        self._calls.unsent_bytes += unsent_bytes - self._unsent_bytes
+        self._unsent_bytes = unsent_bytes
+
+    def cancel(self) -> None:
+        """The client is gone. A pop that still waits at the broker is answered later, and then returned."""
+        popped, self._popped = self._popped, None
+        self._count(0)
+        self._calls.ended(self)
+        if popped is not None:
+            self._give_back(popped)
+
+    def release(self) -> None:
+        """Answer a client that waits that there is no message."""
+        if self._popped is None:
+            self._calls.ended(self)
+            self._exchange.call.send(_NO_MESSAGE)
+            self._end()
+
+    def _give_back(self, popped: PoppedMessages) -> None:
+        """Make messages visible again that the client has not received."""
+        topic = full_name(pb.Resource(resource_namespace=self._namespace, name=self._name))
+        self._calls.returned.give_back(self._group, topic, popped)
+
+    def _end(self) -> None:
+        end = pb.ReceiveMessageResponse()
+        set_timestamp(end.delivery_timestamp, self._calls.now_ms())
+        self._exchange.call.send(end.SerializeToString())
+        self._exchange.call.end()
+
+
+def _invisible_ms(request: pb.ReceiveMessageRequest) -> int:
+    if request.auto_renew:
+        return LEASED_INVISIBLE_MS
+    invisible_ms = duration_ms(request.invisible_duration)
+    if not MIN_INVISIBLE_MS <= invisible_ms <= MAX_INVISIBLE_MS:
+        raise CallRefused(
+            pb.ILLEGAL_INVISIBLE_TIME,
+            f"the invisible duration is {invisible_ms} ms",
+            hint=f"Use {MIN_INVISIBLE_MS // 1000} s to {MAX_INVISIBLE_MS // 3_600_000} h",
+        )
+    return invisible_ms

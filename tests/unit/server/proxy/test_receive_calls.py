@@ -1,0 +1,328 @@
+"""ReceiveMessage: what the broker is asked, what the client gets, and what happens to messages nobody gets."""
+
+from typing import Any, cast
+
+import pytest
+
+from latermq.client.session.failures import ConnectionLost, RequestTimedOut
+from latermq.clock import SimulatedClock
+from latermq.config import Config, ProxyConfig, Size
+from latermq.errors import LaterMQError
+from latermq.message.ids import pack_host
+from latermq.message.properties import encode_properties
+from latermq.message.record_writer import encode_record
+from latermq.protocol.messaging import messaging_pb2 as pb
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.server.proxy.broker_link import BrokerLink
+from latermq.server.proxy.receive_calls import ReceiveCalls
+from latermq.server.proxy.returned_messages import ReturnedMessages
+from tests.support.proxy_calls import BrokerRequest, FakeCall, FakeLink, FakeProxy
+from tests.support.proxy_messages import BROKER, receive_request
+
+HOST = pack_host("10.0.0.1", 10911)
+POP_MS = 1_700_000_000_500
+
+
+class Receiver:
+    """A proxy with one broker."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.link = FakeLink(BROKER)
+        link = cast(BrokerLink, self.link)
+        self.seen: list[tuple[str, str, str]] = []
+        self.calls = ReceiveCalls(
+            link,
+            lambda *client: self.seen.append(client),
+            ReturnedMessages(link),
+            Config(proxy=ProxyConfig(**settings)),
+            SimulatedClock(1_700_000_000_000),
+        )
+        self.proxy = FakeProxy(self.calls.endpoints)
+
+    def receive(self, call: FakeCall | None = None, poll_s: float | None = 2.0, **fields: Any) -> FakeCall:
+        made: FakeCall = self.proxy.call("ReceiveMessage", receive_request("orders", "g", poll_s, **fields), call)
+        return made
+
+    def pop(self) -> BrokerRequest:
+        [request] = self.link.take()
+        assert request.code == Request.POP_MESSAGE
+        return request
+
+
+def record(offset: int, queue: int = 2, body: bytes = b"hello", **properties: str) -> bytes:
+    return encode_record(
+        b"orders", body, encode_properties(properties).encode(), queue_id=queue, queue_offset=offset,
+        physical_offset=9_000 + offset, born_timestamp_ms=1, born_host=HOST, store_timestamp_ms=2, store_host=HOST,
+    )  # fmt: skip
+
+
+def fields(**more: str) -> dict[str, str]:
+    starts = {"startOffsetInfo": "0 2 70;1 0 5", "msgOffsetInfo": "0 2 70,71;1 0 5"}
+    return {"popTime": str(POP_MS), "invisibleTime": "30000", "reviveQid": "0", "restNum": "0", **starts, **more}
+
+
+def messages(call: FakeCall) -> list[pb.Message]:
+    answers = call.read(pb.ReceiveMessageResponse)
+    assert answers[0].status.code == pb.OK
+    assert answers[-1].delivery_timestamp.ToMilliseconds() == 1_700_000_000_000
+    assert not call.is_open
+    return [answer.message for answer in answers[1:-1]]
+
+
+def refusal(call: FakeCall) -> int:
+    status, end = call.read(pb.ReceiveMessageResponse)
+    assert end.HasField("delivery_timestamp")
+    assert not call.is_open
+    return status.status.code
+
+
+def test_the_broker_is_asked_for_what_the_client_wants() -> None:
+    receiver = Receiver()
+    receiver.receive(batch_size=7, attempt_id="a-1", filter_expression=pb.FilterExpression(type=pb.TAG, expression="x"))
+    pop = receiver.pop()
+    assert pop.broker == BROKER
+    assert pop.fields == {
+        "consumerGroup": "g", "topic": "orders", "queueId": "-1", "maxMsgNums": "7", "invisibleTime": "30000",
+        "pollTime": "2000", "bornTime": "0", "initMode": "1", "expType": "TAG", "exp": "x", "attemptId": "a-1",
+    }  # fmt: skip
+    assert pop.timeout_s == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(0, "32"), (-5, "32"), (1, "1"), (32, "32"), (1_000_000, "32")])
+def test_any_batch_size_is_served(asked: int, expected: str) -> None:
+    receiver = Receiver()
+    request = receive_request("orders", "g")
+    request.batch_size = asked
+    receiver.proxy.call("ReceiveMessage", request)
+    assert receiver.pop().fields["maxMsgNums"] == expected
+
+
+@pytest.mark.parametrize(
+    ("poll_s", "deadline_s", "expected_ms"),
+    [
+        (20.0, 23.0, 20_000),
+        (2.0, 5.0, 2_000),
+        (0.0, None, 0),
+        (-3.0, None, 0),
+        (10_000.0, None, 240_000),
+        (30.0, 10.0, 8_500),  # cut, so that the answer arrives in time
+        (3.0, 3.0, 2_000),
+        (None, 8.0, 6_500),  # Go's simple consumer
+        (None, None, 20_000),
+        (5.0, 0.0, 0),
+    ],
+)
+def test_polling_ends_well_before_the_deadline(
+    poll_s: float | None, deadline_s: float | None, expected_ms: int
+) -> None:
+    receiver = Receiver()
+    receiver.receive(FakeCall(deadline_s), poll_s)
+    assert int(receiver.pop().fields["pollTime"]) == expected_ms
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (pb.FilterExpression(), (None, None)),
+        (pb.FilterExpression(type=pb.TAG, expression="*"), (None, None)),
+        (pb.FilterExpression(expression="a || b"), ("TAG", "a || b")),
+        (pb.FilterExpression(type=pb.SQL, expression="x > 3"), ("SQL92", "x > 3")),
+    ],
+)
+def test_filters_are_passed_on(expression: pb.FilterExpression, expected: tuple[str | None, str | None]) -> None:
+    receiver = Receiver()
+    receiver.receive(filter_expression=expression)
+    asked = receiver.pop().fields
+    assert (asked.get("expType"), asked.get("exp")) == expected
+
+
+def test_a_push_consumer_holds_messages_by_lease() -> None:
+    receiver = Receiver()
+    request = receive_request("orders", "g", auto_renew=True)
+    request.ClearField("invisible_duration")
+    receiver.proxy.call("ReceiveMessage", request)
+    assert receiver.pop().fields["lease"] == "client-1"
+    assert receiver.seen == [("client-1", "g", "10.9.8.7")]
+
+
+@pytest.mark.parametrize("seconds", [0, 9, 12 * 3600 + 1, -1, 1 << 40])
+def test_invisible_times_have_limits(seconds: int) -> None:
+    receiver = Receiver()
+    request = receive_request("orders", "g")
+    request.invisible_duration.seconds = seconds
+    assert refusal(receiver.proxy.call("ReceiveMessage", request)) == pb.ILLEGAL_INVISIBLE_TIME
+    assert receiver.link.take() == []
+
+
+@pytest.mark.parametrize(("topic", "group", "broker", "code"), [
+    ("", "g", BROKER, pb.ILLEGAL_TOPIC),
+    ("a b", "g", BROKER, pb.ILLEGAL_TOPIC),
+    ("rmq_sys_x", "g", BROKER, pb.ILLEGAL_TOPIC),
+    ("t", "", BROKER, pb.ILLEGAL_CONSUMER_GROUP),
+    ("t", "CID_RMQ_SYS_TRANS", BROKER, pb.ILLEGAL_CONSUMER_GROUP),
+    ("t", "g" * 121, BROKER, pb.ILLEGAL_CONSUMER_GROUP),
+    ("t", "g", "other", pb.BAD_REQUEST),
+    ("t", "g", "", pb.BAD_REQUEST),
+])  # fmt: skip
+def test_names_are_checked(topic: str, group: str, broker: str, code: int) -> None:
+    receiver = Receiver()
+    request = receive_request(topic, group)
+    request.message_queue.broker.name = broker
+    assert refusal(receiver.proxy.call("ReceiveMessage", request)) == code
+
+
+def test_messages_arrive_with_handles_between_a_status_and_a_time() -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    retried = record(5, 0, POP_CK=f"5 {POP_MS} 30000 0 1 {BROKER} 0 5")
+    receiver.pop().answer(fields=fields(), body=record(70) + record(71) + retried)
+    found = [message.system_properties for message in messages(call)]
+    assert [system.receipt_handle for system in found] == [
+        f"70 {POP_MS} 30000 0 0 {BROKER} 2 70 9070",
+        f"70 {POP_MS} 30000 0 0 {BROKER} 2 71 9071",
+        f"5 {POP_MS} 30000 0 1 {BROKER} 0 5 9005",
+    ]
+    assert receiver.calls.statistics() == {"waiting_receives": 0, "unsent_message_bytes": 0}
+
+
+def test_a_handle_that_a_sender_invented_is_ignored() -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    receiver.pop().answer(fields=fields(), body=record(70, POP_CK="1 2 3 4 1 other 5 6"))
+    [message] = messages(call)
+    assert message.system_properties.receipt_handle == f"70 {POP_MS} 30000 0 0 {BROKER} 2 70 9070"
+
+
+def test_attempts_of_messages_in_order_come_from_the_broker() -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    counts = {"orderCountInfo": "0 qo2%71 3;0 2 0", "reviveQid": "999"}
+    receiver.pop().answer(fields=fields(**counts), body=record(70) + record(71))
+    assert [message.system_properties.delivery_attempt for message in messages(call)] == [1, 4]
+
+
+@pytest.mark.parametrize("code", [Response.PULL_NOT_FOUND, Response.POLLING_TIMEOUT, Response.SUCCESS])
+def test_no_message_is_an_answer_and_not_counted_as_a_refusal(code: int) -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    receiver.pop().answer(code)
+    assert refusal(call) == pb.MESSAGE_NOT_FOUND
+    assert not any(receiver.proxy.table.refused.values())
+
+
+@pytest.mark.parametrize(("code", "expected"), [
+    (Response.POLLING_FULL, pb.TOO_MANY_REQUESTS),
+    (Response.SYSTEM_BUSY, pb.TOO_MANY_REQUESTS),
+    (Response.TOPIC_NOT_EXIST, pb.TOPIC_NOT_FOUND),
+    (Response.SUBSCRIPTION_GROUP_NOT_EXIST, pb.CONSUMER_GROUP_NOT_FOUND),
+    (Response.SUBSCRIPTION_PARSE_FAILED, pb.ILLEGAL_FILTER_EXPRESSION),
+    (Response.NO_PERMISSION, pb.FORBIDDEN),
+    (Response.SYSTEM_ERROR, pb.INTERNAL_SERVER_ERROR),
+])  # fmt: skip
+def test_errors_of_the_broker_have_codes(code: int, expected: int) -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    receiver.pop().answer(code, remark="why")
+    assert refusal(call) == expected
+
+
+@pytest.mark.parametrize(("error", "expected"), [
+    (RequestTimedOut("late"), pb.PROXY_TIMEOUT),
+    (ConnectionLost("gone"), pb.INTERNAL_SERVER_ERROR),
+])  # fmt: skip
+def test_a_lost_broker_is_an_error(error: LaterMQError, expected: int) -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    receiver.pop().fail(error)
+    assert refusal(call) == expected
+
+
+@pytest.mark.parametrize("more", [{"startOffsetInfo": "0 x 1"}, {"orderCountInfo": "0 1"}, {"popTime": "soon"}])
+def test_a_reply_that_makes_no_sense_is_an_error(more: dict[str, str]) -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    receiver.pop().answer(fields=fields(**more), body=record(70))
+    assert refusal(call) == pb.INTERNAL_SERVER_ERROR
+
+
+def given_back(link: FakeLink) -> list[str]:
+    requests = link.take()
+    for request in requests:
+        assert request.code == Request.CHANGE_MESSAGE_INVISIBLETIME
+        assert (request.fields["invisibleTime"], request.fields["suspend"]) == ("0", "true")
+    return [f"{request.fields['topic']} {request.fields['offset']}" for request in requests]
+
+
+def test_messages_for_a_client_that_has_gone_are_given_back() -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    pop = receiver.pop()
+    call.cancel()
+    assert receiver.calls.statistics()["waiting_receives"] == 0
+    retried = record(5, 0, POP_CK=f"5 {POP_MS} 30000 0 1 {BROKER} 0 5")
+    pop.answer(fields=fields(), body=record(70) + record(71) + retried)
+    assert given_back(receiver.link) == ["orders 70", "orders 71", "%RETRY%g_orders 5"]
+
+
+LARGE = bytes(40_000)
+
+
+def test_a_slow_client_gets_its_messages_as_it_reads() -> None:
+    receiver = Receiver()
+    call = receiver.receive(FakeCall(room=2))
+    body = b"".join(record(70 + number, body=LARGE) for number in range(6))
+    receiver.pop().answer(fields=fields(), body=body)
+    assert len(call.answers) == 3  # the status, and two messages in one chunk
+    assert receiver.calls.unsent_bytes > 4 * len(LARGE)
+    sent = []
+    while call.is_open:
+        sent.append(len(call.answers))
+        call.drain()
+    assert len(messages(call)) == 6
+    assert sent == sorted(sent)
+    assert receiver.calls.unsent_bytes == 0
+    assert given_back(receiver.link) == []
+
+
+def test_what_a_slow_client_has_not_got_when_it_goes_is_given_back() -> None:
+    receiver = Receiver()
+    call = receiver.receive(FakeCall(room=2))
+    receiver.pop().answer(fields=fields(), body=b"".join(record(70 + number, body=LARGE) for number in range(4)))
+    call.cancel()
+    assert given_back(receiver.link) == ["orders 72", "orders 73"]
+    assert receiver.calls.statistics() == {"waiting_receives": 0, "unsent_message_bytes": 0}
+
+
+def test_slow_clients_hold_no_more_than_the_limit() -> None:
+    receiver = Receiver(max_unsent=Size(50_000))
+    body = b"".join(record(70 + number, body=LARGE) for number in range(4))
+    slow = receiver.receive(FakeCall(room=2))
+    receiver.pop().answer(fields=fields(), body=body)
+    assert receiver.link.take() == []
+    second = receiver.receive(FakeCall(room=2))
+    receiver.pop().answer(fields=fields(), body=body)
+    assert len(messages(second)) == 2  # it gets no more, and can ask again
+    assert given_back(receiver.link) == ["orders 72", "orders 73"]
+    slow.cancel()
+    assert receiver.calls.unsent_bytes == 0
+
+
+def test_waiting_clients_are_let_go_when_the_proxy_stops() -> None:
+    receiver = Receiver()
+    waiting = [receiver.receive(), receiver.receive()]
+    pops = receiver.link.take()
+    receiver.calls.release()
+    assert [refusal(call) for call in waiting] == [pb.MESSAGE_NOT_FOUND] * 2
+    assert refusal(receiver.receive()) == pb.MESSAGE_NOT_FOUND
+    assert receiver.link.take() == []
+    pops[0].answer(fields=fields(), body=record(70))
+    assert given_back(receiver.link) == ["orders 70"]
+
+
+def test_records_that_cannot_be_read_end_the_call_after_those_that_can() -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    receiver.pop().answer(fields=fields(), body=record(70) + record(71)[:-3])
+    assert not call.is_open
+    assert len(messages(call)) == 1
+    assert receiver.calls.statistics() == {"waiting_receives": 0, "unsent_message_bytes": 0}

@@ -1,0 +1,112 @@
+"""EndTransaction: all brokers of a topic are asked, because any may hold the half message."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from latermq.client.session.failures import ConnectFailed, NoBroker
+from latermq.errors import LaterMQError
+from latermq.protocol.messaging import messaging_pb2 as pb
+from latermq.protocol.remoting.codes import Request, Response
+from latermq.server.proxy.broker_link import BrokerLink
+from latermq.server.proxy.topics import Topics
+from latermq.server.proxy.transaction_calls import TransactionCalls
+from tests.support.proxy_calls import BrokerRequest, FakeCall, FakeLink, FakeProxy
+
+
+class Producer:
+    """A proxy that knows one topic on these brokers."""
+
+    def __init__(self, *brokers: str, error: LaterMQError | None = None) -> None:
+        self.link = FakeLink(*brokers)
+        info = SimpleNamespace(route=SimpleNamespace(addresses=dict.fromkeys(brokers, "")))
+
+        def get(topic: str, then: Callable[[Any], None]) -> None:
+            then(error or info)
+
+        topics = cast(Topics, SimpleNamespace(get=get))
+        self._proxy = FakeProxy(TransactionCalls(cast(BrokerLink, self.link), topics).endpoints)
+
+    def end(
+        self, resolution: pb.TransactionResolution = pb.COMMIT, **more: Any
+    ) -> tuple[FakeCall, list[BrokerRequest]]:
+        fields: dict[str, Any] = {"topic": pb.Resource(name="orders"), "message_id": "m", "transaction_id": "t"} | more
+        call = self._proxy.call("EndTransaction", pb.EndTransactionRequest(resolution=resolution, **fields))
+        return call, self.link.take()
+
+
+def code_of(call: FakeCall) -> int:
+    [answer] = call.read(pb.EndTransactionResponse)
+    return answer.status.code
+
+
+@pytest.mark.parametrize(("resolution", "expected"), [(pb.COMMIT, "8"), (pb.ROLLBACK, "12")])
+def test_the_broker_finds_the_half_by_its_key(resolution: pb.TransactionResolution, expected: str) -> None:
+    call, [request] = Producer("a").end(resolution, source=pb.SOURCE_SERVER_CHECK)
+    assert request.code == Request.END_TRANSACTION
+    assert request.fields == {
+        "topic": "orders", "producerGroup": "orders", "commitOrRollback": expected, "fromTransactionCheck": "true",
+        "msgId": "m", "transactionId": "t",
+    }  # fmt: skip
+    request.answer()
+    assert code_of(call) == pb.OK
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_one_broker_that_knows_the_transaction_is_enough(first: int) -> None:
+    call, requests = Producer("a", "b").end()
+    assert [request.broker for request in requests] == ["a", "b"]
+    requests[first].answer(Response.SYSTEM_ERROR if first else 0)
+    requests[1 - first].answer(0 if first else Response.SYSTEM_ERROR)
+    assert code_of(call) == pb.OK
+
+
+def test_the_answer_says_why_a_transaction_did_not_end() -> None:
+    call, [request] = Producer("a").end()
+    request.answer(Response.SYSTEM_ERROR, remark="no half")
+    assert code_of(call) == pb.INVALID_TRANSACTION_ID
+    call, [request] = Producer("a").end()
+    request.answer(Response.ILLEGAL_OPERATION, remark="it was rolled back")
+    [answer] = call.read(pb.EndTransactionResponse)
+    assert (answer.status.code, answer.status.message) == (pb.INVALID_TRANSACTION_ID, "it was rolled back")
+    call, [request] = Producer("a").end()
+    request.answer(Response.SYSTEM_BUSY)
+    assert code_of(call) == pb.TOO_MANY_REQUESTS
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_while_a_broker_is_away_the_transaction_may_be_there(first: int) -> None:
+    call, requests = Producer("a", "b").end()
+    if first == 0:
+        requests[0].fail(ConnectFailed("down"))
+        requests[1].answer(Response.SYSTEM_ERROR)
+    else:
+        requests[1].answer(Response.SYSTEM_ERROR)
+        requests[0].fail(ConnectFailed("down"))
+    assert code_of(call) == pb.INTERNAL_SERVER_ERROR  # which clients try again
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"transaction_id": ""}, pb.INVALID_TRANSACTION_ID),
+        ({"transaction_id": "  "}, pb.INVALID_TRANSACTION_ID),
+        ({"transaction_id": "t" * 1001}, pb.INVALID_TRANSACTION_ID),
+        ({"topic": pb.Resource(name="")}, pb.ILLEGAL_TOPIC),
+    ],
+)
+def test_requests_are_checked(more: dict[str, Any], code: int) -> None:
+    call, requests = Producer("a").end(**more)
+    assert (code_of(call), requests) == (code, [])
+
+
+def test_a_resolution_must_be_given() -> None:
+    call, requests = Producer("a").end(pb.TRANSACTION_RESOLUTION_UNSPECIFIED)
+    assert (code_of(call), requests) == (pb.BAD_REQUEST, [])
+
+
+def test_a_topic_without_brokers_is_an_error() -> None:
+    assert code_of(Producer().end()[0]) == pb.INTERNAL_SERVER_ERROR
+    assert code_of(Producer(error=NoBroker("none")).end()[0]) == pb.INTERNAL_SERVER_ERROR
