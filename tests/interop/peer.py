@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.interop.ports import HOST, accepts_connections, free_port
@@ -23,6 +23,7 @@ _OPENED = (
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
+_PROXY_BOOTED = "rocketmq-proxy startup successfully"
 _DEFAULTS = {
     "brokerClusterName": "DefaultCluster",
     "brokerName": "broker-a",
@@ -64,6 +65,11 @@ class ApachePeer:
         return self._broker.pid
 
     @property
+    def proxy_pid(self) -> int | None:
+        """None if the proxy is not running, or is the broker."""
+        return None if self._proxy is None else self._proxy.pid
+
+    @property
     def store(self) -> Path:
         return self._folder / "store"
 
@@ -71,38 +77,29 @@ class ApachePeer:
         for name in ("conf", "tmp"):
             (self._folder / name).mkdir(parents=True, exist_ok=True)
         config = self._write("namesrv.conf", {"listenPort": str(self._namesrv_port)})
-        self._namesrv = self._run("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", config, "256m")
+        namesrv = ("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config))
+        self._namesrv = self._run("namesrv", namesrv, "256m")
         self._await_boot(self._namesrv, "namesrv", self._namesrv_port)
         self.start_broker()
 
     def start_broker(self) -> None:
-        settings = {
-            **self._settings,
-            "namesrvAddr": self.namesrv,
-            "listenPort": str(self.broker_port),
-            "storePathRootDir": str(self.store),
-            "storePathCommitLog": str(self.store / "commitlog"),
-        }
-        config = self._write("broker.conf", settings)
         registrations = self._registrations()
-        self._broker = self._run("broker", "org.apache.rocketmq.broker.BrokerStartup", config, self._heap)
+        broker = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(self._write_broker_config()))
+        self._broker = self._run("broker", broker, self._heap)
         self._await_boot(self._broker, "broker", self.broker_port)
         # It may boot before the name server has answered it, and until then clients find no topic.
         wait_until(lambda: self._registrations() > registrations, START_TIMEOUT_S, "the broker has registered")
 
-    def start_proxy(self) -> None:
+    def start_proxy(self, heap: str = "512m") -> None:
         """Start a proxy of its own process; the route it returns has the port that the client used."""
-        settings = {
-            "rocketMQClusterName": self._settings["brokerClusterName"],
-            "namesrvAddr": self.namesrv,
-            "grpcServerPort": self._proxy_port,
-            "useEndpointPortFromRequest": True,
-            "remotingListenPort": free_port(),
-        }
-        config = self._folder / "proxy.json"
-        config.write_text(json.dumps(settings))
-        self._proxy = self._run("proxy", "org.apache.rocketmq.proxy.ProxyStartup", config, "512m", "-pc")
-        self._await_boot(self._proxy, "proxy", self._proxy_port, "rocketmq-proxy startup successfully")
+        self._proxy = self._run("proxy", (*self._proxy_command(), "-pm", "cluster"), heap)
+        self._await_boot(self._proxy, "proxy", self._proxy_port, _PROXY_BOOTED)
+
+    def start_broker_with_proxy(self) -> None:
+        """Start a broker that is its own proxy, in one process."""
+        broker = (*self._proxy_command(), "-pm", "local", "-bc", str(self._write_broker_config()))
+        self._broker = self._run("broker", broker, self._heap)
+        self._await_boot(self._broker, "broker", self._proxy_port, _PROXY_BOOTED)
 
     def kill(self) -> None:
         """End the broker as a power cut would, the page cache excepted."""
@@ -135,15 +132,39 @@ class ApachePeer:
     def _registrations(self) -> int:
         return self._log().count("Registering current broker to name server completed")
 
+    def _proxy_command(self) -> tuple[str, ...]:
+        settings = {
+            "rocketMQClusterName": self._settings["brokerClusterName"],
+            "namesrvAddr": self.namesrv,
+            "localServeAddr": HOST,
+            "grpcServerPort": self._proxy_port,
+            "useEndpointPortFromRequest": True,
+            "remotingListenPort": free_port(),
+        }
+        config = self._folder / "proxy.json"
+        config.write_text(json.dumps(settings))
+        return ("org.apache.rocketmq.proxy.ProxyStartup", "-pc", str(config))
+
+    def _write_broker_config(self) -> Path:
+        settings = {
+            **self._settings,
+            "namesrvAddr": self.namesrv,
+            "listenPort": str(self.broker_port),
+            "storePathRootDir": str(self.store),
+            "storePathCommitLog": str(self.store / "commitlog"),
+        }
+        return self._write("broker.conf", settings)
+
     def _write(self, name: str, settings: Mapping[str, str]) -> Path:
         path = self._folder / name
         path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         return path
 
-    def _run(self, name: str, main: str, config: Path, heap: str, option: str = "-c") -> subprocess.Popen[bytes]:
+    def _run(self, name: str, main: Sequence[str], heap: str) -> subprocess.Popen[bytes]:
+        """Start a class with its options."""
         places = (f"-Duser.home={self._folder}", f"-Djava.io.tmpdir={self._folder / 'tmp'}")
         command = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-XX:-UsePerfData", *places, *_OPENED]
-        command += ["-cp", self._class_path, main, option, str(config)]
+        command += ["-cp", self._class_path, *main]
         environment = {**os.environ, "ROCKETMQ_HOME": str(self._folder)}
         with (self._folder / f"{name}.out").open("wb") as out:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)

@@ -16,10 +16,15 @@ TOOLS = Path(__file__).parents[2] / ".tools"
 _OWN_TOOLS = f"{TOOLS / 'go' / 'bin'}:{TOOLS / 'bin'}"
 
 
+def find_tool(name: str) -> str | None:
+    """Return the path of a command, None if it is missing."""
+    # What set-up has installed goes first: it does that only where the system's is missing or too old.
+    return shutil.which(name, path=_OWN_TOOLS) or shutil.which(name)
+
+
 def need_tool(name: str, why: str) -> str:
     """Return the path of a command. If it is missing, the test is skipped, or fails in CI, which installs all tools."""
-    # What set-up has installed goes first: it does that only where the system's is missing or too old.
-    path = shutil.which(name, path=_OWN_TOOLS) or shutil.which(name)
+    path = find_tool(name)
     if path is not None:
         return path
     reason = f"{name} is not installed: {why}"
