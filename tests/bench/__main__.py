@@ -11,14 +11,18 @@ from pathlib import Path
 
 from tests.bench.attacks import measure_attacks
 from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB, run_contender
+from tests.bench.grpc_load import GrpcLoad, start_grpc_load, start_java5_load
+from tests.bench.grpc_scenarios import GrpcSideBySide
 from tests.bench.load import Load, start_load
 from tests.bench.path import measure_path
 from tests.bench.pipeline import run_near, run_pipeline
 from tests.bench.pop_state import measure_pop_state
+from tests.bench.proxies import APACHE_CLUSTER, APACHE_LOCAL, run_proxy
 from tests.bench.report import markdown, save_json
 from tests.bench.roll import measure_roll
 from tests.bench.scenarios import Row, SideBySide, print_row
 from tests.bench.sizes import Sizes
+from tests.support.needs import find_tool
 
 PATH = "path"
 POP_STATE = "pop-state"
@@ -31,13 +35,25 @@ PAIRED = (
     "send-async", "send-sync", "cpu-per-send", "consume", "levels", "levels-paced", "levels-burst", "restart",
 )  # fmt: skip
 TIMERS = ("timers-spread", "timers-burst", "timers-pending", "timers-grow", "timers-restart")
-SIDE_BY_SIDE = (*PAIRED, *TIMERS)
+GRPC = (
+    "grpc-waiting", "grpc-send", "grpc-receive", "grpc-send-tls", "grpc-receive-tls", "grpc-java", "grpc-delay",
+    "pop-pull",
+)  # fmt: skip
+SIDE_BY_SIDE = (*PAIRED, *TIMERS, *GRPC)
 NO_CLIENT = (PATH, POP_STATE, ATTACKS, ROLL, PIPELINE)  # run without Apache's client
 SCENARIOS = (*SIDE_BY_SIDE, *NO_CLIENT, NEAR)
 # The contenders of each group of scenarios, measured one after the other on the same machine.
-ROUNDS = {PAIRED: (LATERMQ, APACHE), TIMERS: (LATERMQ, LATERMQ_ROCKSDB, APACHE, APACHE_FINE)}
-FAMILIES = {"latermq": (LATERMQ, LATERMQ_ROCKSDB), "apache": (APACHE, APACHE_FINE)}
+ROUNDS = {
+    PAIRED: (LATERMQ, APACHE),
+    TIMERS: (LATERMQ, LATERMQ_ROCKSDB, APACHE, APACHE_FINE),
+    GRPC: (LATERMQ, APACHE_LOCAL, APACHE_CLUSTER),
+}
+FAMILIES = {
+    "latermq": (LATERMQ, LATERMQ_ROCKSDB),
+    "apache": (APACHE, APACHE_FINE, APACHE_LOCAL, APACHE_CLUSTER),
+}
 NEEDED_TOOLS = ("java", "javac", "mvn")
+GRPC_TOOLS = ("go",)
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -74,6 +90,22 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--far-near", type=int, default=defaults.far_near, help="far timers in pipeline-near")
     parser.add_argument("--attack", type=float, default=defaults.attack_s, help="seconds per attack in attacks")
     parser.add_argument("--calm", type=float, default=defaults.calm_s, help="seconds between the steps of timer runs")
+    parser.add_argument("--grpc-warm", type=float, default=defaults.grpc_warm_s, help="seconds of warm-up sends")
+    parser.add_argument("--grpc-seconds", type=float, default=defaults.grpc_s, help="seconds per run of grpc-send")
+    parser.add_argument(
+        "--grpc-messages", type=int, default=defaults.grpc_messages, help="messages in grpc-receive and pop-pull"
+    )
+    parser.add_argument("--grpc-delayed", type=int, default=defaults.grpc_delayed, help="messages in grpc-delay")
+    parser.add_argument(
+        "--grpc-spread", type=float, default=defaults.grpc_spread_s, help="seconds over which they are due"
+    )
+    parser.add_argument(
+        "--grpc-ahead", type=float, default=defaults.grpc_ahead_s, help="seconds from their first send to the first due"
+    )
+    parser.add_argument(
+        "--grpc-invisible", type=float, default=defaults.grpc_invisible_s, help="seconds; Apache needs 10 or more"
+    )
+    parser.add_argument("--waiting", type=int, default=defaults.waiting, help="waiting receivers in grpc-waiting")
     parser.add_argument("--only", choices=tuple(FAMILIES), help="measure only one of the two brokers")
     parser.add_argument("--folder", type=Path, help="folder for stores during the run; default: a temporary folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single figure to FILE")
@@ -84,7 +116,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     counts = (
         options.messages, options.repeats, options.warm, options.stored, options.delayed, options.burst,
         options.timers, *options.pending, options.sample, options.growth, options.rolled, options.far_warm,
-        options.far_part, options.far_parts, options.far_near,
+        options.far_part, options.far_parts, options.far_near, options.grpc_messages, options.grpc_delayed,
+        options.waiting,
     )  # fmt: skip
     if min(counts) < 1:
         parser.error("sizes and repeats must be at least 1")
@@ -121,6 +154,14 @@ def sizes_of(options: argparse.Namespace) -> Sizes:
         far_near=options.far_near,
         attack_s=options.attack,
         calm_s=options.calm,
+        grpc_warm_s=options.grpc_warm,
+        grpc_s=options.grpc_seconds,
+        grpc_messages=options.grpc_messages,
+        grpc_delayed=options.grpc_delayed,
+        grpc_spread_s=options.grpc_spread,
+        grpc_ahead_s=options.grpc_ahead,
+        grpc_invisible_s=options.grpc_invisible,
+        waiting=options.waiting,
     )
 
 
@@ -130,6 +171,20 @@ def run_side_by_side(names: Sequence[str], wanted: Sequence[str], sizes: Sizes, 
         contenders = [stack.enter_context(run_contender(name, folder)) for name in wanted]
         load = Load(stack.enter_context(start_load(folder)), contenders)
         bench = SideBySide(contenders, load, sizes)
+        for name in names:
+            rows.extend(bench.scenarios[name]())
+
+
+def run_grpc(names: Sequence[str], wanted: Sequence[str], sizes: Sizes, folder: Path, rows: list[Row]) -> None:
+    """The same for the proxies."""
+    with contextlib.ExitStack() as stack:
+        contenders = [stack.enter_context(run_proxy(name, folder)) for name in wanted]
+        load = GrpcLoad(stack.enter_context(start_grpc_load(folder)), contenders, sizes)
+
+        def official() -> GrpcLoad:
+            return GrpcLoad(stack.enter_context(start_java5_load(folder)), contenders, sizes)
+
+        bench = GrpcSideBySide(contenders, load, sizes, official)
         for name in names:
             rows.extend(bench.scenarios[name]())
 
@@ -166,7 +221,8 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
             wanted = [name for name in scenarios if name in names]
             if wanted:
                 contender_names = [name for name in contenders if name in FAMILIES.get(options.only, contenders)]
-                run_side_by_side(wanted, contender_names, sizes, own, rows)
+                run_round = run_grpc if scenarios is GRPC else run_side_by_side
+                run_round(wanted, contender_names, sizes, own, rows)
             shutil.rmtree(own)
         own_scenarios = {
             PATH: run_path, POP_STATE: run_pop_state, ATTACKS: run_attacks, ROLL: run_roll, PIPELINE: run_pipeline,
@@ -180,10 +236,19 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
                 shutil.rmtree(own)
 
 
+def needed_tools(options: argparse.Namespace) -> tuple[str, ...]:
+    wanted = set(options.scenarios or SCENARIOS) - set(NO_CLIENT)
+    uses_grpc = GRPC_TOOLS if wanted & set(GRPC) else ()
+    # The load for the proxies is a Go program: LaterMQ alone is measured without Java.
+    without_java = set(GRPC) - {"grpc-java"} if options.only == "latermq" else set()
+    uses_java = NEEDED_TOOLS if wanted - without_java else ()
+    return (*uses_java, *uses_grpc)
+
+
 def main(argv: Sequence[str]) -> int:
     options = arguments(argv)
-    missing = [tool for tool in NEEDED_TOOLS if shutil.which(tool) is None]
-    if missing and not set(options.scenarios or SCENARIOS) <= set(NO_CLIENT):
+    missing = [tool for tool in needed_tools(options) if find_tool(tool) is None]
+    if missing:
         print(f"{', '.join(missing)} not found; only {', '.join(NO_CLIENT)} run without it", file=sys.stderr)
         return 2
     # SIGTERM cleans up like Ctrl-C.

@@ -85,16 +85,14 @@ class LaterMQ:
 
     def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._namesrv = self._run("namesrv", "--port", str(self._namesrv_port))
-        self._await_ready(self._namesrv, "namesrv")
+        self._namesrv = self.run_part("namesrv", "--port", str(self._namesrv_port))
         self._start_broker()
 
     def _start_broker(self) -> None:
         data = str(self._folder / "data")
         options = ("--data", data, "--port", str(self._broker_port), "--namesrv", self.namesrv)
         settings = [word for setting in self._settings for word in ("--set", setting)]
-        self._broker = self._run("broker", *options, *settings)
-        self._await_ready(self._broker, "broker")
+        self._broker = self.run_part("broker", *options, *settings)
 
     def kill(self) -> None:
         assert self._broker is not None, "the broker is not running"
@@ -113,10 +111,18 @@ class LaterMQ:
                 process.wait()
         self._broker = self._namesrv = None
 
-    def _run(self, part: str, *options: str) -> subprocess.Popen[bytes]:
+    def run_part(self, part: str, *options: str) -> subprocess.Popen[bytes]:
+        """Start a server and wait until it is ready."""
         command = [sys.executable, "-m", "latermq", part, "--host", HOST, "--parent-pid", str(os.getpid()), *options]
         with (self._folder / f"{part}.out").open("wb") as out, (self._folder / f"{part}.log").open("ab") as log:
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=log)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=log)
+        try:
+            self._await_ready(process, part)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        return process
 
     def _await_ready(self, process: subprocess.Popen[bytes], part: str) -> None:
         out, log = self._folder / f"{part}.out", self._folder / f"{part}.log"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from latermq.cli.bench.process_usage import cpu_s, memory
+from latermq.cli.bench.process_usage import Memory, cpu_s, memory
 from tests.bench.contenders import Contender
 from tests.interop.programs import Json, Program
 from tests.interop.toolchain import JAVA_SOURCES, build_java
@@ -24,7 +24,6 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SLOWEST_PER_S = 300
 
 OTHER_CPU = "other CPU (cores)"
-RESIDENT = "broker resident (MiB)"
 NOT_FILES = "of it not file pages (MiB)"
 Figures = dict[str, float]
 
@@ -118,7 +117,7 @@ class Load:
     def meters(self, contender: Contender) -> "Meters":
         """Measure usage from now on, while this broker works and the others wait."""
         rivals = [other.broker_pid for other in self._contenders if other is not contender]
-        return Meters(contender.broker_pid, self._program.pid, rivals)
+        return Meters([contender.broker_pid], self._program.pid, rivals)
 
     def _call(self, command: str, answer_within_s: float, **arguments: Any) -> Json:
         return self._program.finish(self._program.begin(command, **arguments), answer_within_s, command)
@@ -140,10 +139,16 @@ class Spent(NamedTuple):
 
 
 class Meters:
-    """Measures CPU time of the broker, the load, waiting brokers and the whole machine since its creation."""
+    """Measures CPU time of the broker, the load, waiting brokers and the whole machine since its creation.
 
-    def __init__(self, broker_pid: int, load_pid: int, waiting_pids: Sequence[int]) -> None:
-        self._broker_pid = broker_pid
+    A broker may have several processes, which count together.
+    """
+
+    def __init__(
+        self, broker_pids: Sequence[int], load_pid: int, waiting_pids: Sequence[int], name: str = "broker"
+    ) -> None:
+        self._broker_pids = broker_pids
+        self._name = name
         self._load_pid = load_pid
         self._waiting_pids = waiting_pids
         self._at_start = self._read()
@@ -155,25 +160,33 @@ class Meters:
         _settle()
         spent = self.spent()
         return {
-            "broker CPU (µs/message)": spent.broker_s * 1e6 / messages,
+            f"{self._name} CPU (µs/message)": spent.broker_s * 1e6 / messages,
             "client CPU (µs/message)": spent.load_s * 1e6 / messages,
             **spent.others(),
-            **memory_figures(self._broker_pid),
+            **memory_figures(*self._broker_pids, name=self._name),
         }
 
     def _read(self) -> Spent:
-        waiting_s = sum(map(_cpu_s, self._waiting_pids))
-        return Spent(time.monotonic(), _cpu_s(self._broker_pid), _cpu_s(self._load_pid), waiting_s, _machine_cpu_s())
+        broker_s, waiting_s = (sum(map(cpu_s_of, pids)) for pids in (self._broker_pids, self._waiting_pids))
+        return Spent(time.monotonic(), broker_s, cpu_s_of(self._load_pid), waiting_s, _machine_cpu_s())
 
 
-def memory_figures(broker_pid: int) -> Figures:
+def memory_figures(*pids: int, name: str = "broker") -> Figures:
     """The current memory of a broker."""
-    found = memory(broker_pid)
-    assert found is not None, "the broker has exited"
-    return {RESIDENT: found.resident_bytes / 2**20, NOT_FILES: found.anonymous_bytes / 2**20}
+    found = [memory_of(pid) for pid in pids]
+    return {
+        f"{name} resident (MiB)": sum(each.resident_bytes for each in found) / 2**20,
+        NOT_FILES: sum(each.anonymous_bytes for each in found) / 2**20,
+    }
 
 
-def _cpu_s(pid: int) -> float:
+def memory_of(pid: int) -> Memory:
+    found = memory(pid)
+    assert found is not None, f"process {pid} has exited"
+    return found
+
+
+def cpu_s_of(pid: int) -> float:
     used_s = cpu_s(pid)
     assert used_s is not None, f"process {pid} has exited"
     return used_s
@@ -193,20 +206,21 @@ def _settle() -> None:
 def start_load(folder: Path) -> Program:
     """Start the load generator, a context manager."""
     libraries = build_java().servers
-    _compile(libraries)
+    compile_java(SOURCES, CLASSES, libraries)
     # Logging as in the interop programs: warnings, on standard error.
     class_path = f"{JAVA_SOURCES / 'src' / 'main' / 'resources'}:{CLASSES}:{libraries}"
     command = ["java", *_JVM_OPTIONS, f"-Duser.home={folder}", "-cp", class_path, "latermq.bench.Main"]
     return Program(command, folder / "load.log", {})
 
 
-def _compile(libraries: str) -> None:
+def compile_java(folder: Path, classes: Path, libraries: str) -> None:
+    """Compile the programs of a folder, if any of them is newer than the classes."""
     javac = need_tool("javac", "it compiles the load generator")
-    sources = sorted(SOURCES.rglob("*.java"))
-    built = CLASSES / "latermq" / "bench" / "Main.class"
-    if built.exists() and all(source.stat().st_mtime <= built.stat().st_mtime for source in sources):
+    sources = sorted(folder.rglob("*.java"))
+    built = list(classes.rglob("Main.class"))
+    if built and all(source.stat().st_mtime <= built[0].stat().st_mtime for source in sources):
         return
-    command = [javac, "--release", "11", "-proc:none", "-cp", libraries, "-d", str(CLASSES), *map(str, sources)]
+    command = [javac, "--release", "11", "-proc:none", "-cp", libraries, "-d", str(classes), *map(str, sources)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"javac failed:\n{done.stderr[-4000:]}")

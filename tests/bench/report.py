@@ -12,12 +12,20 @@ from pathlib import Path
 
 from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB
 from tests.bench.load import OTHER_CPU
+from tests.bench.proxies import APACHE_CLUSTER, APACHE_LOCAL
 from tests.bench.scenarios import Row
 
 # Only in the JSON: they explain other figures.
 _JSON_ONLY = {"latency max (ms)", "client CPU (µs/message)", "waiting broker CPU (cores)", OTHER_CPU}
-_COLUMNS = (LATERMQ, LATERMQ_ROCKSDB, APACHE, APACHE_FINE)
-_RATIOS = {"ratio": APACHE, "ratio, 100 ms": APACHE_FINE}
+_COLUMNS = (LATERMQ, LATERMQ_ROCKSDB, APACHE, APACHE_FINE, APACHE_LOCAL, APACHE_CLUSTER)
+_RATIOS = {
+    "ratio": APACHE,
+    "ratio, 100 ms": APACHE_FINE,
+    "ratio, local": APACHE_LOCAL,
+    "ratio, cluster": APACHE_CLUSTER,
+}
+# Scenarios that compare other contenders than LaterMQ and Apache's broker have their own table.
+_OWN_TABLES = ((LATERMQ_ROCKSDB, APACHE_FINE), (APACHE_LOCAL, APACHE_CLUSTER))
 _QUIET_CORES = 0.1  # more work of other processes affects a machine with two cores by 5 %
 
 
@@ -52,8 +60,8 @@ def markdown(rows: Sequence[Row], command: str) -> str:
     Scenarios that compare more than those two have their own table.
     """
     lines = [f"`{command}`", "", ", ".join(f"{key} {value}" for key, value in machine().items()), ""]
-    wide = {row.scenario for row in rows if row.contender not in (LATERMQ, APACHE)}
-    tables = [[row for row in rows if (row.scenario in wide) == is_wide] for is_wide in (False, True)]
+    own = {row.scenario: table for row in rows for table in _OWN_TABLES if row.contender in table}
+    tables = [[row for row in rows if own.get(row.scenario) == table] for table in (None, *_OWN_TABLES)]
     lines += "\n\n".join("\n".join(_table(_cells(part))) for part in tables if part).splitlines()
     noisy = [row for row in rows if row.figures.get(OTHER_CPU, 0.0) > _QUIET_CORES]
     if noisy:

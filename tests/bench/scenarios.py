@@ -3,12 +3,15 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from tests.bench.contenders import Contender
 from tests.bench.levels import due_together, measure_levels
 from tests.bench.load import Figures, Load, SendShape, memory_figures
 from tests.bench.sizes import Sizes
 from tests.bench.timers import TimerLoad
+
+T = TypeVar("T")
 
 SEND_TOPIC = "bench-send"
 CONSUME_TOPIC = "bench-consume"
@@ -53,10 +56,7 @@ class SideBySide:
         }
 
     def _in_turn(self) -> Iterator[tuple[int, Contender]]:
-        """Every broker in every repeat. The order alternates, so that a drift of the machine affects all."""
-        for repeat in range(self._sizes.repeats):
-            order = self._contenders if repeat % 2 == 0 else self._contenders[::-1]
-            yield from ((repeat, contender) for contender in order)
+        return in_turn(self._contenders, self._sizes.repeats)
 
     def _warm(self) -> None:
         """Warm-up sends, so that the JIT compiles before the first measurement."""
@@ -64,7 +64,7 @@ class SideBySide:
             return
         self._warm_for_sends = True
         for contender in self._contenders:
-            _print(f"warming up {contender.name} with {self._sizes.warm:,} sends")
+            print_line(f"warming up {contender.name} with {self._sizes.warm:,} sends")
             self._load.make_topic(contender, SEND_TOPIC, self._sizes.size)
             # Sync sends come first, because a cold broker of Apache refuses most async sends.
             self._load.fill(contender, SEND_TOPIC, max(1, self._sizes.warm // 10), self._waiting)
@@ -78,7 +78,7 @@ class SideBySide:
     def _consume(self) -> Iterator[Row]:
         count, threads = self._sizes.messages, self._sizes.consume_threads
         for contender in self._contenders:
-            _print(f"filling {contender.name} with {count:,} messages and consuming them once")
+            print_line(f"filling {contender.name} with {count:,} messages and consuming them once")
             self._load.make_topic(contender, CONSUME_TOPIC, self._sizes.size)
             self._load.fill(contender, CONSUME_TOPIC, count, self._ahead)
             self._load.consume(contender, CONSUME_TOPIC, "bench-warm", count, threads)
@@ -105,7 +105,7 @@ class SideBySide:
         stored, tail = self._sizes.stored, max(1, self._sizes.stored // 10)
         for contender in self._contenders:
             missing = stored - contender.stored
-            _print(f"{contender.name} has {contender.stored:,} messages; sending {max(0, missing):,} more")
+            print_line(f"{contender.name} has {contender.stored:,} messages; sending {max(0, missing):,} more")
             self._load.make_topic(contender, SEND_TOPIC, self._sizes.size)
             self._load.fill(contender, SEND_TOPIC, missing, self._ahead)
         for repeat, contender in self._in_turn():
@@ -138,7 +138,7 @@ class SideBySide:
         self._warm_for_timers = True
         count = max(1, self._sizes.warm // 10)
         for contender in self._contenders:
-            _print(f"warming up {contender.name} with {count:,} timers")
+            print_line(f"warming up {contender.name} with {count:,} timers")
             self._timers.spread(contender, "timers-warm", count, 1.0)
 
     def _timers_pending(self) -> Iterator[Row]:
@@ -146,14 +146,14 @@ class SideBySide:
         for pending in self._sizes.pending:
             scenario = f"timers-pending {pending:,}"
             for contender in self._contenders:
-                _print(f"filling {contender.name} until {pending:,} timers are pending")
+                print_line(f"filling {contender.name} until {pending:,} timers are pending")
                 self._timers.fill(contender, pending)
             yield from self._measured(scenario, self._timers.sample)
 
     def _timers_restart(self) -> Iterator[Row]:
         self._warm_timers()
         for contender in self._contenders:
-            _print(f"filling {contender.name} until {self._sizes.stored:,} timers are pending")
+            print_line(f"filling {contender.name} until {self._sizes.stored:,} timers are pending")
             self._timers.fill(contender, self._sizes.stored)
         yield from self._measured("timers-restart", self._timers.restart)
 
@@ -161,12 +161,19 @@ class SideBySide:
         return print_row(Row(scenario, contender.name, repeat, figures))
 
 
+def in_turn(contenders: Sequence[T], repeats: int) -> Iterator[tuple[int, T]]:
+    """Every broker in every repeat. The order alternates, so that a drift of the machine affects all."""
+    for repeat in range(repeats):
+        order = contenders if repeat % 2 == 0 else contenders[::-1]
+        yield from ((repeat, contender) for contender in order)
+
+
 def print_row(row: Row) -> Row:
     """Print the first figures of a row, and return it."""
     figures = ", ".join(f"{name} {value:,.4g}" for name, value in list(row.figures.items())[:6])
-    _print(f"{row.scenario} #{row.repeat + 1} {row.contender}: {figures}")
+    print_line(f"{row.scenario} #{row.repeat + 1} {row.contender}: {figures}")
     return row
 
 
-def _print(text: str) -> None:
+def print_line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

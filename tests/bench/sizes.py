@@ -32,6 +32,15 @@ class Sizes:
     far_near: int = 500_000
     attack_s: float = 10.0
     calm_s: float = 5.0
+    # gRPC and POP
+    grpc_warm_s: float = 20.0
+    grpc_s: float = 5.0
+    grpc_messages: int = 50_000
+    grpc_delayed: int = 5_000
+    grpc_spread_s: float = 5.0
+    grpc_ahead_s: float = 4.0
+    grpc_invisible_s: float = 30.0
+    waiting: int = 5_000
 
     @property
     def third(self) -> int:

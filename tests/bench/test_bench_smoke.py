@@ -13,12 +13,13 @@ import pytest
 
 from latermq.cli.bench.process_usage import cpu_s, listener_pid, memory
 from latermq.protocol.remoting.frames import FrameReader
-from tests.bench.__main__ import NEEDED_TOOLS, PAIRED, TIMERS, arguments, main
+from tests.bench.__main__ import GRPC, NEEDED_TOOLS, PAIRED, TIMERS, arguments, main, needed_tools
 from tests.bench.attacks import ATTACKS, measure_attacks
 from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB
 from tests.bench.load import Load
 from tests.bench.path import PULL_BATCH, QUEUES, TOPIC, SocketlessBroker, measure_path
 from tests.bench.pop_state import POP_SIZES, measure_pop_state
+from tests.bench.proxies import APACHE_CLUSTER, APACHE_LOCAL
 from tests.bench.report import markdown, medians
 from tests.bench.roll import measure_roll
 from tests.bench.scenarios import Row, SideBySide
@@ -216,6 +217,31 @@ def test_scenarios_with_more_contenders_have_their_own_table() -> None:
     assert [cell.strip() for cell in lines[-1].split("|")[3:9]] == ["2", "3", "500", "50", "0.00", "0.04"]
 
 
+def test_proxies_have_their_own_table_with_a_ratio_to_each_mode() -> None:
+    cpu = {LATERMQ: 30.0, APACHE_LOCAL: 60.0, APACHE_CLUSTER: 90.0}
+    rows = [Row("grpc-send", name, 0, {"proxy + broker CPU (µs/message)": value}) for name, value in cpu.items()]
+    rows += [Row("send-async", name, 0, {"messages/s": 5.0}) for name in (LATERMQ, APACHE)]
+    rows.append(Row("pop-pull", APACHE_CLUSTER, 0, {"pull: messages/s": 5.0}))
+    lines = [line for line in markdown(rows, "bench").splitlines() if line.startswith("| ")]
+    assert [len(line.split("|")) - 2 for line in lines] == [5, 5, 5, 7, 7, 7, 7]
+    assert [cell.strip() for cell in lines[-2].split("|")[3:8]] == ["30", "60", "90", "0.50", "0.33"]
+    assert [cell.strip() for cell in lines[-1].split("|")[3:8]] == ["", "", "5", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("argv", "tools"),
+    [
+        (("path",), ()),
+        (("send-async",), NEEDED_TOOLS),
+        (("grpc-send", "--only", "latermq"), ("go",)),
+        (("grpc-java", "--only", "latermq"), (*NEEDED_TOOLS, "go")),
+        (("pop-pull",), (*NEEDED_TOOLS, "go")),
+    ],
+)
+def test_only_the_tools_of_the_wanted_scenarios_are_needed(argv: tuple[str, ...], tools: tuple[str, ...]) -> None:
+    assert needed_tools(arguments(argv)) == tools
+
+
 def test_an_unknown_scenario_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         arguments(["send-telepathic"])
@@ -284,6 +310,52 @@ def test_the_pipeline_is_measured_with_a_real_spark(tmp_path: Path) -> None:
     assert results["pipeline-bytes"]["all (bytes/timer)"][LATERMQ] > 0
     assert results["pipeline-near, ingest and build"]["never stored"][LATERMQ] == 0
     assert "ingested meanwhile" in results["pipeline-near, ingest and build"]
+
+
+GRPC_SIZES = (
+    "--grpc-warm", "1", "--grpc-seconds", "1", "--grpc-messages", "1000", "--grpc-delayed", "200", "--grpc-spread", "1",
+    "--grpc-ahead", "2", "--waiting", "100", "--repeats", "1",
+)  # fmt: skip
+
+
+def run_grpc_bench(folder: Path, *options: str) -> dict[str, Any]:
+    """Run the command in a process. Return its medians."""
+    need_tool("go", "it builds the load generator")
+    file = folder / "out.json"
+    command = [sys.executable, "-m", "tests.bench", *options, *GRPC_SIZES, "--folder", str(folder), "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4_000:]
+    results: dict[str, Any] = json.loads(file.read_text())["medians"]
+    return results
+
+
+def check_grpc_figures(results: dict[str, Any], contender: str) -> None:
+    figures = {
+        scenario: {figure: values[contender] for figure, values in by_figure.items() if contender in values}
+        for scenario, by_figure in results.items()
+    }
+    assert figures["grpc-waiting"]["waiting"] == 100
+    assert figures["grpc-send"]["messages/s"] > 0
+    assert figures["grpc-send"]["proxy + broker CPU (µs/message)"] > 0
+    assert figures["grpc-receive"]["messages per call"] > 1
+    assert figures["grpc-delay"]["received early"] == 0
+    for scenario in ("grpc-receive", "grpc-delay"):
+        assert figures[scenario]["not received"] == figures[scenario]["failed calls"] == 0
+    assert figures["grpc-delay"]["lateness p50 (ms)"] <= figures["grpc-delay"]["lateness max (ms)"]
+    if contender != APACHE_LOCAL:
+        assert figures["pop-pull"]["pop, one ack per pop: CPU, pull = 1"] > 0
+        assert not any(value for name, value in figures["pop-pull"].items() if name.endswith("failed calls"))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_every_grpc_scenario_measures_the_proxies_of_apache_with_both_clients(tmp_path: Path) -> None:
+    for tool in NEEDED_TOOLS:
+        need_tool(tool, "Apache's proxy and the official client require it")
+    results = run_grpc_bench(tmp_path, *GRPC, "--only", "apache", "--grpc-invisible", "10")
+    assert set(results) == {*GRPC, "grpc-java, send", "grpc-java, receive"} - {"grpc-java"}
+    for contender in (APACHE_LOCAL, APACHE_CLUSTER):
+        check_grpc_figures(results, contender)
 
 
 def test_attacks_report_the_slowest_requests_of_another_client(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.support.needs import TOOLS, need_tool
 
 HERE = Path(__file__).parent
+BENCH = HERE.parent / "bench"
 JAVA_SOURCES = HERE / "java"
 JAVA_TARGET = JAVA_SOURCES / "target"
 H2SPEC_PACKAGE = "github.com/summerwind/h2spec/cmd/h2spec"
@@ -85,6 +86,11 @@ def build_java_grpc() -> str:
 def build_js_grpc() -> list[str]:
     """Return the command that runs the program with grpc-js's client."""
     return _built_node(HERE / "js_grpc", "check.js")
+
+
+def build_go_load() -> Path:
+    """Return the path of the load generator for gRPC and POP."""
+    return _built_go(BENCH / "go", "load")
 
 
 def build_h2spec() -> Path:
