@@ -4,6 +4,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Literal
 
@@ -238,6 +239,9 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_all_settings: Size = Size.parse("64MiB")  # of all clients
     max_connections: int = 10_000
     max_connections_per_address: int = 0  # 0: no limit
+    # Addresses and networks of load balancers, separated by semicolons. Their connections must begin with a header of
+    # the PROXY protocol, which states the client's address.
+    balancers: str = ""
     max_connection_calls: int = 4_096  # concurrent calls on one connection
     max_request: Size = Size.parse("8MiB")  # one gRPC message, decompressed
     max_held: Size = Size.parse("256MiB")  # unfinished requests, open calls and unread answers of all connections
@@ -415,11 +419,22 @@ def _check(config: Config) -> None:
             raise ConfigError(f"{name} must be at least 1")
 
 
+def networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Return the networks in a setting. An address is a network of its own. Raises ValueError."""
+    return tuple(ip_network(item.strip()) for item in text.split(";") if item.strip())
+
+
 def _check_proxy(proxy: ProxyConfig) -> None:
     if bool(proxy.certificate) != bool(proxy.key):
         raise ConfigError("proxy.certificate and proxy.key must be set together")
     if proxy.max_request < 64 * 1024 or proxy.max_held < proxy.max_request:
         raise ConfigError("proxy.max_request must be at least 64KiB, and proxy.max_held at least proxy.max_request")
+    try:
+        networks(proxy.balancers)
+    except ValueError as error:
+        raise ConfigError(
+            f"proxy.balancers is malformed: {error}", hint="Write addresses and networks as in 10.1.2.3;10.2.0.0/16"
+        ) from None
     for name in ("route_refresh", "broker_timeout", "client_timeout", "lost_client_timeout", "poll_timeout"):
         if not getattr(proxy, name):
             raise ConfigError(f"proxy.{name} must be above 0")

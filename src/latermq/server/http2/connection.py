@@ -13,8 +13,10 @@ from latermq.protocol.http2.frames import ConnectionFault, ErrorCode
 from latermq.protocol.http2.header_cache import HeaderCache
 from latermq.protocol.http2.outbox import Outbox
 from latermq.protocol.http2.stream import Stream
+from latermq.protocol.proxy_protocol import ProxyHeaderError, read_proxy_header
 from latermq.server.http2.tls_stream import HANDSHAKE_RECORD, TlsStream
 from latermq.server.http2.transport_limits import TransportLimits
+from latermq.server.remoting.connection import plain_ip
 from latermq.server.remoting.held_bytes import HeldBytes
 
 # Below these, a connection does not count its bytes: the next turn sends or serves them.
@@ -46,7 +48,11 @@ class Owner(Protocol):
     tls: ssl.SSLContext | None
     held: HeldBytes
 
+    def is_balancer(self, ip: str) -> bool: ...
+
     def admit(self, connection: "Http2Connection") -> bool: ...
+
+    def readdress(self, connection: "Http2Connection", peer: tuple[str, int]) -> bool: ...
 
     def forget(self, connection: "Http2Connection") -> None: ...
 
@@ -77,8 +83,10 @@ class Http2Connection(asyncio.Protocol):
         "_owner",
         "_progress",
         "_progress_s",
+        "_proxy_header",
         "_tls",
         "_transport",
+        "awaits_proxy_header",
         "http2",
         "loop",
         "peer",
@@ -96,6 +104,8 @@ class Http2Connection(asyncio.Protocol):
         self.loop = cast(asyncio.AbstractEventLoop, None)
         self._tls: TlsStream | None = None
         self.waiting: dict[Stream, Callable[[], None]] = {}  # for room to write
+        self.awaits_proxy_header = False
+        self._proxy_header = b""  # while it is incomplete
         self._is_sniffed = False
         self._is_admitted = False
         self._is_busy = False
@@ -130,7 +140,9 @@ class Http2Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.loop = asyncio.get_running_loop()
-        self.peer = (transport.get_extra_info("peername") or _NO_PEER)[:2]
+        ip, port = (transport.get_extra_info("peername") or _NO_PEER)[:2]
+        self.peer = (plain_ip(ip), port)
+        self.awaits_proxy_header = self._owner.is_balancer(self.peer[0])
         self._is_admitted = self._owner.admit(self)
         if not self._is_admitted:
             self._transport.abort()
@@ -141,6 +153,10 @@ class Http2Connection(asyncio.Protocol):
         if self._is_lingering or not self._is_admitted:
             return
         if not self._is_sniffed:
+            if self.awaits_proxy_header:
+                data = self._without_proxy_header(data)
+                if not data:
+                    return
             self._is_sniffed = True
             if data[0] == HANDSHAKE_RECORD and self._owner.tls is not None:
                 self._tls = TlsStream(self._owner.tls)
@@ -160,6 +176,27 @@ class Http2Connection(asyncio.Protocol):
         finally:
             self._is_busy = False
         self._flush()
+
+    def _without_proxy_header(self, data: bytes) -> bytes:
+        """Read the header of a load balancer, and return the bytes of the client after it."""
+        data = self._proxy_header + data
+        try:
+            header = read_proxy_header(data)
+        except ProxyHeaderError as error:
+            self._owner.failed(self, "PROXY_HEADER", str(error))
+            self.abort()
+            return b""
+        if header is None:
+            self._proxy_header = data
+            return b""
+        self._proxy_header = b""
+        self.awaits_proxy_header = False
+        if header.source is not None:
+            ip, port = header.source
+            if not self._owner.readdress(self, (plain_ip(ip), port)):
+                self.abort()
+                return b""
+        return data[header.size_bytes :]
 
     def pause_writing(self) -> None:
         self._is_paused = True

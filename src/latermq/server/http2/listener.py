@@ -2,6 +2,7 @@
 
 import ssl
 from collections import Counter
+from ipaddress import ip_address
 
 import structlog
 
@@ -39,7 +40,6 @@ class Http2Listener:
         self._accepted: Accepted[Http2Connection] = Accepted(
             clock, self.held, limits.max_connections, limits.max_connections_per_address
         )
-        self.admit = self._accepted.admit
         self.sweep = self._accepted.sweep
         self._failures: Counter[str] = Counter()  # by error code
         self._logged_s = float("-inf")
@@ -61,13 +61,26 @@ class Http2Listener:
             lambda: Http2Connection(self, self._new_handler),
             host,
             port,
-            setting="max_connections",
+            setting="proxy.max_connections",
             sweep_every_s=min(shortest_s / 4, _LONGEST_SWEEP_S),
         )
 
     async def stop(self, grace_s: float = 10.0) -> None:
         """Stop accepting, let calls in flight finish, and abort what is left after the grace."""
         await self._accepted.close(Http2Connection.leave, grace_s)
+
+    def is_balancer(self, ip: str) -> bool:
+        """Whether the connections from an address begin with a header of the PROXY protocol."""
+        balancers = self.limits.balancers
+        return bool(balancers) and any(ip_address(ip) in network for network in balancers)
+
+    def admit(self, connection: Http2Connection) -> bool:
+        """Accept a connection unless a limit is reached or the listener stops."""
+        return self._accepted.admit(connection, connection.awaits_proxy_header)
+
+    def readdress(self, connection: Http2Connection, peer: tuple[str, int]) -> bool:
+        """Count a connection under the address of a balancer's client, unless the limit of that address is reached."""
+        return self._accepted.readdress(connection, peer)
 
     def forget(self, connection: Http2Connection) -> None:
         """Remove a lost connection."""

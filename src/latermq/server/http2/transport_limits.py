@@ -1,6 +1,7 @@
 """Limits and times of a gRPC listener. Those of the HTTP/2 protocol are in `protocol/http2/limits.py`."""
 
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
 
 from latermq.protocol.http2.limits import Limits
 
@@ -14,6 +15,8 @@ class TransportLimits:
     http2: Limits = field(default_factory=Limits)
     max_connections: int = 10_000
     max_connections_per_address: int = 0  # 0: no limit of its own
+    # Load balancers whose connections begin with a header of the PROXY protocol. No other client may state an address.
+    balancers: tuple[IPv4Network | IPv6Network, ...] = ()
     # Requests, unsent answers and open calls of all connections together. Above it, the largest holders are cut off.
     max_held_bytes: int = 256 * MIB
     # One gRPC message, after decompression. RocketMQ's largest body is 4 MiB.

@@ -11,7 +11,7 @@ import structlog
 import uvloop
 
 from latermq.clock import Clock, SystemClock
-from latermq.config import DEFAULT_PROXY_METRICS_PORT, Config, ProxyConfig
+from latermq.config import DEFAULT_PROXY_METRICS_PORT, Config, ProxyConfig, networks
 from latermq.errors import ConfigError
 from latermq.protocol.http2.limits import Limits
 from latermq.server.collector import tune_garbage_collector
@@ -22,8 +22,6 @@ from latermq.server.http2.transport_limits import TransportLimits
 from latermq.server.metrics_server import MetricsServer
 from latermq.server.proxy.composition import ProxyParts
 from latermq.server.proxy.proxy_metrics import ProxyMetrics
-from latermq.server.reachability import warn_if_reachable
-from latermq.server.remoting.open_files import allowed_connections, raise_file_limit
 
 CERTIFICATE_FOLDER = "proxy"
 _BROKERS_TIMEOUT_S = 5.0  # for the first connections to brokers; a proxy serves calls without them too
@@ -60,7 +58,6 @@ class ProxyProcess:
         )
         await self.parts.start(_BROKERS_TIMEOUT_S)
         await self.listener.start(self._host, config.proxy.port)
-        warn_if_reachable(self._host, self.listener.port)
 
     async def stop(self) -> None:
         """Stop taking calls, let waiting clients go, and finish the calls in flight."""
@@ -103,8 +100,9 @@ def transport_limits(proxy: ProxyConfig) -> TransportLimits:
     """Return the limits of the listener."""
     return TransportLimits(
         http2=Limits(max_streams=proxy.max_connection_calls),
-        max_connections=allowed_connections(proxy.max_connections, raise_file_limit()),
+        max_connections=proxy.max_connections,
         max_connections_per_address=proxy.max_connections_per_address,
+        balancers=networks(proxy.balancers),
         max_held_bytes=proxy.max_held,
         max_message_bytes=proxy.max_request,
         stream_buffer_bytes=proxy.write_buffer,
