@@ -17,6 +17,7 @@ MIN_NEAR_HORIZON_MS = 1_000
 MAX_NEAR_HORIZON_MS = 2 * 86_400_000
 MIN_BUILD_TIMEOUT_MS = 1_000
 MAX_TOPIC_QUEUES = 65_535  # the limit of name servers and clients
+MAX_IN_FLIGHT = 1 << 20  # rows of the table of messages in flight
 MIN_OPEN_QUEUES = 16  # a message's queue and the queue where it waits, with two files each at a file boundary
 DEFAULT_METRICS_PORT = 5557  # the same as RocketMQ's
 DEFAULT_NAMESRV_METRICS_PORT = 5558
@@ -154,6 +155,19 @@ class TransactionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     max_open: int = 100_000  # open transactions, about 1 KB of memory each
 
 
+class PopConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POP consumption: messages that a consumer holds for a time and acknowledges one by one."""
+
+    max_in_flight: int = 200_000  # popped messages that are not acknowledged; each takes about 100 bytes
+    max_in_flight_per_queue: int = 10_000  # of one group in one queue
+    max_queues: int = 200_000  # queues that groups pop from, counted once per group
+    max_waiting: int = 100_000  # pops that wait for messages
+    max_waiting_per_queue: int = 1_024  # of one group for one queue, or for any queue, of a topic
+    max_unjournalled: int = 100_000  # replies that wait for the journal, while the disk is full
+    lease: Duration = Duration.parse("60s")  # how long a proxy's client holds messages after its last report
+    max_hold: Duration = Duration.parse("3h")  # how long a proxy's client may hold messages
+
+
 class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Far timers, which wait in a timeline that Spark maintains.
 
@@ -276,6 +290,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store: StoreConfig = StoreConfig()
     timer: TimerConfig = TimerConfig()
     transaction: TransactionConfig = TransactionConfig()
+    pop: PopConfig = PopConfig()
     pipeline: PipelineConfig = PipelineConfig()
     clock: ClockConfig = ClockConfig()
     server: ServerConfig = ServerConfig()
@@ -379,6 +394,8 @@ def _check(config: Config) -> None:
         )
     if store.segment % 4096 or store.reserve_step % 4096 or not store.reserve_step:
         raise ConfigError("store.segment and store.reserve_step must be multiples of 4096 bytes")
+    if config.pop.max_in_flight > MAX_IN_FLIGHT or config.pop.max_queues > MAX_IN_FLIGHT:
+        raise ConfigError(f"pop.max_in_flight and pop.max_queues must be at most {MAX_IN_FLIGHT}")
     if config.server.max_frame <= config.broker.max_message:
         raise ConfigError("server.max_frame must be above broker.max_message")
     if config.server.max_held < config.server.max_frame:

@@ -147,6 +147,13 @@ class TransactionNotFound(LaterMQError):
     """The log has no half message at these offsets or with this key, or it belongs to another producer group."""
 
 
+class PollingFull(LaterMQError):
+    """Too many pops wait, or too many messages are in flight. Pop again later."""
+
+    code = 209
+    retriable = True
+
+
 class IllegalOperation(LaterMQError):
     """A timer cannot be recalled because it is no longer pending, or a transaction has ended in another way."""
 

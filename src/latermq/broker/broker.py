@@ -18,6 +18,12 @@ from latermq.broker.messages.writer import MessageWriter
 from latermq.broker.metrics.topic_traffic import TopicTraffic
 from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.notifications import Notices
+from latermq.broker.pop.acknowledgements import Acknowledgements
+from latermq.broker.pop.expiry import PopExpiry
+from latermq.broker.pop.pops import Pops
+from latermq.broker.pop.positions import PopPositions
+from latermq.broker.pop.reported_clients import ReportedClients
+from latermq.broker.pop.waiting_pops import WaitingPops
 from latermq.broker.tables.adopted_topics import adopt_queues, adopt_timer_topics
 from latermq.broker.tables.config_files import TOPICS_PATH
 from latermq.broker.tables.known_ends import known_ends
@@ -44,6 +50,10 @@ from latermq.config import Config
 from latermq.group.filters import Filters
 from latermq.group.locks import QueueLocks
 from latermq.group.members import Members
+from latermq.group.pop.operations import Limits, PopOperations
+from latermq.group.pop.pop_journal import PopJournal
+from latermq.group.pop.snapshot import PopSnapshot
+from latermq.group.pop.table import InFlightTable
 from latermq.group.transactions.half_topic import HalfTopic, TransactionState
 from latermq.group.transactions.open_halves import CheckSchedule, OpenHalves
 from latermq.message.ids import pack_host
@@ -95,8 +105,10 @@ class Broker:
         self.clock = clock
         self._disk = disk
         self.store_host = pack_host(host, port)
+        self.in_flight = InFlightTable()
+        pop_snapshot = PopSnapshot(disk, self.in_flight)
         levels = LevelTable(config.timer.levels)
-        self.store, transaction_state = self._open_store(levels, new_store_id, on_low_space)
+        self.store, transaction_state = self._open_store(levels, new_store_id, on_low_space, pop_snapshot)
         settings = config.broker
         self.client_clock = client_clock or clock
         self.troubles: list[Trouble] = []  # config files that could not be parsed
@@ -108,7 +120,6 @@ class Broker:
         self.traffic = Traffic()
         self.timer_traffic = Traffic()  # timers into the engine and out of it, with renewals
         self.reader = MessageReader(self.store.reader, self.topics, self.groups, settings, self.traffic)
-        self.progress = ConsumerProgress(self.store.reader, self.topics, self.groups, self.offsets, settings)
         self.topic_traffic = TopicTraffic(self.store.queues, clock.monotonic_s())
         damaged_paths = {trouble.path for trouble in self.troubles}
         self.ingest = IngestMark(disk)
@@ -118,6 +129,10 @@ class Broker:
                 known_ends(disk, self.topics, self.offsets, self.ingest, self.far_names, self.troubles)
             )
             adopt_delay_offsets(disk, self.store, self.troubles)
+        self._open_pop_state(pop_snapshot)
+        self.progress = ConsumerProgress(
+            self.store.reader, self.topics, self.groups, self.offsets, settings, self.pop_positions
+        )
         self.clamped_offsets = self.progress.clamp()
         self.adopted_topics = adopt_queues(self.topics, self.store.queues, self.troubles, settings.default_queues)
         self.topics.is_lost = any(trouble.is_lost for trouble in self.troubles if trouble.path == TOPICS_PATH)
@@ -140,6 +155,7 @@ class Broker:
         self.tables.load_unused()
         self._open_for_senders(random_fraction, reject_unsaved if defers_topic_saves else self.tables.save)
         self._open_transactions(transaction_state)
+        self._open_for_pops(random_fraction)
         self._open_for_operators()
         if self.topics.is_lost:
             self.adopted_topics += adopt_timer_topics(self.topics, self.timers.pending)
@@ -149,7 +165,7 @@ class Broker:
             self.store.save(self.store.plan_checkpoint())
 
     def _open_store(
-        self, levels: LevelTable, new_store_id: str, on_low_space: Callable[[], None]
+        self, levels: LevelTable, new_store_id: str, on_low_space: Callable[[], None], pop_snapshot: PopSnapshot
     ) -> tuple[MessageStore, TransactionState]:
         config, precision_ms = self.config, int(self.config.timer.import_precision)
         settings = config.transaction
@@ -167,7 +183,7 @@ class Broker:
                 SCHEDULE_TOPIC: levels.due_ms,
                 TIMER_TOPIC: lambda properties, store_timestamp_ms: timer_code_of(properties, precision_ms),
             },
-            participants=[transactions],
+            participants=[transactions, pop_snapshot],
         )
         return store, transactions
 
@@ -183,12 +199,65 @@ class Broker:
         self.assignments = Assignments(self.topics, self.groups, self.members, self.modes, settings.name)
         self.filters = Filters(settings)
         self.locks = QueueLocks(self.client_clock, settings.queue_lock_timeout, settings.max_queue_locks)
+        pop = self.config.pop
+        self.waiting_pops = WaitingPops(pop.max_waiting, pop.max_waiting_per_queue, call_soon)
         self.waiting = WaitingPulls(
             settings.max_waiting_pulls,
             settings.max_waiting_pulls_per_connection,
             settings.max_waiting_filters,
             settings.pull_work,
             call_soon,
+            self.waiting_pops,
+        )
+
+    def _open_pop_state(self, snapshot: PopSnapshot) -> None:
+        """The messages in flight, as the last journal record left them."""
+        pop = self.config.pop
+        self.pop_operations = PopOperations(
+            self.in_flight,
+            Limits(pop.max_in_flight, pop.max_in_flight_per_queue, pop.max_queues),
+            lease_ms=pop.lease,
+            max_hold_ms=pop.max_hold,
+        )
+        self.pop_journal = PopJournal(self.store, self.pop_operations, snapshot, born_host=self.store_host)
+        self.pop_operations.begin(self.clock.now_ms())
+        self.pop_positions = PopPositions(self.pop_operations, self.pop_journal, self.offsets, self.clock)
+        self.retention.add_guard(self.pop_journal.needed_from)
+
+    def _open_for_pops(self, random_fraction: Callable[[], float]) -> None:
+        """The parts of POP consumption."""
+        operations, positions, store = self.pop_operations, self.pop_positions, self.store
+        self.reported_clients = ReportedClients(operations, positions, self.members, self.clock, self.client_clock)
+        self.pops = Pops(
+            operations,
+            positions,
+            self.reader,
+            store.reader,
+            self.progress,
+            self.topics,
+            self.groups,
+            self.gate,
+            self.clock,
+            self.config.broker,
+            random_fraction=random_fraction,
+            is_pulled=self.reported_clients.is_pulled,
+        )
+        self.pop_expiry = PopExpiry(
+            store,
+            operations,
+            self.pop_journal,
+            positions,
+            self.pops,
+            self.groups,
+            self.writable_topics,
+            self.waiting,
+            self.waiting_pops,
+            self.timers.guard,
+            self.clock,
+            self.retention.expires_until,
+        )
+        self.acknowledgements = Acknowledgements(
+            operations, positions, self.pop_expiry, self.waiting_pops, self.topics, store.queues, self.clock
         )
 
     def _open_for_senders(self, random_fraction: Callable[[], float], save_topics: Callable[[], None]) -> None:
@@ -265,7 +334,15 @@ class Broker:
         """The parts that operators use, and the removal of unused names."""
         store, settings = self.store, self.config.broker
         self.topic_admin = TopicAdmin(
-            self.topics, self.offsets, self.modes, self.tables, store, self.topic_traffic, self.clock, settings
+            self.topics,
+            self.offsets,
+            self.modes,
+            self.tables,
+            store,
+            self.topic_traffic,
+            self.clock,
+            settings,
+            self.pop_positions,
         )
         self.group_admin = GroupAdmin(
             self.groups,
@@ -277,6 +354,7 @@ class Broker:
             self.topic_traffic,
             self.clock,
             settings,
+            self.pop_positions,
         )
         self.message_admin = MessageAdmin(self.reader, self.members, self.filters)
         self.runtime_info = RuntimeInfo(
@@ -371,6 +449,7 @@ class Broker:
 
     def close(self) -> None:
         """Stop cleanly."""
+        self.pop_positions.try_commit()
         # The checkpoint is first, so that the saved tables are never ahead of it.
         self.store.save(self.store.plan_checkpoint())
         self.tables.save()
@@ -390,6 +469,13 @@ class Broker:
             **self.filters.statistics(),
             **self.reader.statistics(),
             **self.waiting.statistics(),
+            **self.waiting_pops.statistics(),
+            **{f"pop_{name}": count for name, count in self.pop_operations.statistics().items()},
+            **{f"pop_{name}": count for name, count in self.pop_journal.statistics().items()},
+            **self.pops.statistics(),
+            **self.pop_expiry.statistics(),
+            **self.acknowledgements.statistics(),
+            **self.reported_clients.statistics(),
             **self.notices.statistics(),
             **self.timers.statistics(),
             **self.open_halves.statistics(),

@@ -15,6 +15,7 @@ AUTO_CREATE_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 TIMER_DEAD_LETTER_TOPIC = "rmq_sys_timer_dlq"
+POP_TOPIC = "rmq_sys_latermq_pop"  # the journal of POP consumption
 BENCHMARK_TOPIC = "BenchmarkTest"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
@@ -23,7 +24,7 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_CHECK_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # RocketMQ's broker reads the half topic as this group
-WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC})  # not for consumers
+WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, POP_TOPIC})  # not for consumers
 _SHOWN_CHARS = 40  # of a refused name, whose length an untrusted client chooses
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch

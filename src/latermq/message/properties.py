@@ -30,6 +30,9 @@ TRANSACTION_PREPARED = "TRAN_MSG"
 TRANSACTION_ID = "__transactionId__"
 TRANSACTION_CHECKS = "TRANSACTION_CHECK_TIMES"  # in a half that RocketMQ's broker stored again after a check
 FIRST_HALF = "TRAN_PREPARED_QUEUE_OFFSET"  # in such a half: the queue offset of the first one
+POP_HANDLE = "POP_CK"
+FIRST_POP_MS = "1ST_POP_TIME"
+ORIGIN_GROUP = "ORIGIN_GROUP"
 # Properties that a broker adds to every message that it stores for a client.
 CLUSTER = "CLUSTER"
 REGION = "MSG_REGION"

@@ -45,6 +45,13 @@ class Parts:
             append(self.store, b"message %d" % number)
 
 
+class NothingPopped:
+    """The positions of a broker whose groups all pull."""
+
+    def committed(self, group: str, topic: str, queue_id: int, offset: int, *, is_reset: bool) -> int:
+        return offset
+
+
 def test_a_reader_needs_only_a_store_and_tables() -> None:
     parts = Parts()
     reader = MessageReader(parts.store.reader, parts.topics, parts.groups, parts.settings, parts.traffic)
@@ -56,7 +63,9 @@ def test_a_reader_needs_only_a_store_and_tables() -> None:
 
 def test_progress_is_committed_up_to_the_end_of_the_queue() -> None:
     parts = Parts()
-    progress = ConsumerProgress(parts.store.reader, parts.topics, parts.groups, parts.offsets, parts.settings)
+    progress = ConsumerProgress(
+        parts.store.reader, parts.topics, parts.groups, parts.offsets, parts.settings, NothingPopped()
+    )
     progress.commit("readers", "orders", 0, 99)
     assert progress.committed("readers", "orders", 0) == 3
 

@@ -9,11 +9,12 @@ import pytest
 from latermq.clock import SimulatedClock
 from latermq.errors import CorruptStore, StoreError
 from latermq.group.pop.operations import Outcome, PopOperations
-from latermq.group.pop.pop_journal import POP_TOPIC, PopJournal
+from latermq.group.pop.pop_journal import PopJournal
 from latermq.group.pop.popped_queue import PoppedQueue
 from latermq.group.pop.snapshot import PopSnapshot
 from latermq.group.pop.snapshot_file import PATH, copy_table, decode_snapshot, encode_snapshot
 from latermq.group.pop.table import InFlightTable
+from latermq.message.names import POP_TOPIC
 from latermq.store.checkpoint import PATH as CHECKPOINT
 from latermq.store.files.memory_disk import MemoryDisk, SimulatedCrash
 from latermq.store.log_writer import Draft

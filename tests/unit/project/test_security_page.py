@@ -24,6 +24,7 @@ SETTINGS = {
 ELSEWHERE = {
     "timer.max_delay",
     "clock.max_step",
+    "pop.max_hold",
     "broker.max_message",
     "broker.max_batch_messages",
     "broker.pull_max_messages",

@@ -106,7 +106,9 @@ def test_the_broker_serves_others_between_the_slices() -> None:
     broker.store.save(broker.store.plan_checkpoint())
 
     async def run() -> int:
-        retainer = Retainer(broker.retention, broker.far, broker.timers.guard, disk.remove, lambda work: work())
+        retainer = Retainer(
+            broker.retention, broker.far, broker.timers.guard, disk.remove, lambda work: work(), release=lambda: None
+        )
         retainer.run()
         turns = 0
         while not broker.store.log.start:

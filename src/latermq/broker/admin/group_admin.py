@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from latermq.broker.metrics.topic_traffic import TopicTraffic
+from latermq.broker.pop.positions import PopPositions
 from latermq.broker.tables.topics import Topics
 from latermq.clock import Clock
 from latermq.config import BrokerConfig
@@ -41,6 +42,7 @@ class GroupAdmin:
         traffic: TopicTraffic,
         clock: Clock,
         settings: BrokerConfig,
+        popped: PopPositions,
     ) -> None:
         self._groups = groups
         self._members = members
@@ -52,6 +54,7 @@ class GroupAdmin:
         self._traffic = traffic
         self._clock = clock
         self._settings = settings
+        self._popped = popped
 
     def config(self, group: str) -> Group:
         """A group's configuration; for an unknown group, the one that auto-creation would give it."""
@@ -105,6 +108,7 @@ class GroupAdmin:
 
     def delete(self, group: str, *, clean_offsets: bool) -> None:
         """Delete a group's configuration and request modes, and its offsets if requested."""
+        self._popped.remove_group(group)
         self._groups.remove(group)
         self._modes.remove_group(group)
         if clean_offsets:
@@ -196,7 +200,11 @@ class GroupAdmin:
             if not force:
                 current = self._offsets.of_topic(group, topic)
                 targets = {one: min(target, current.get(one, target)) for one, target in targets.items()}
+        current = self._offsets.of_topic(group, topic)
         self._offsets.put_all(group, topic, {one: target for one, target in targets.items() if one in stored})
+        for one, target in targets.items():
+            if force or current.get(one) != target:
+                self._popped.reset(group, topic, one, target)
         return targets
 
     def _checked_offset(self, topic: str, queue_id: int, offset: int) -> int:
@@ -231,6 +239,8 @@ class GroupAdmin:
             )
         for name in cloned:
             self._offsets.copy(source, target, name)
+            for queue_id, offset in self._offsets.of_topic(target, name).items():
+                self._popped.reset(target, name, queue_id, offset)
             yield
         return cloned
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from latermq.broker.metrics.topic_traffic import TopicTraffic
+from latermq.broker.pop.positions import PopPositions
 from latermq.broker.tables.table_saver import Tables
 from latermq.broker.tables.topics import Topics
 from latermq.clock import Clock
@@ -41,6 +42,7 @@ class TopicAdmin:
         traffic: TopicTraffic,
         clock: Clock,
         settings: BrokerConfig,
+        popped: PopPositions,
     ) -> None:
         self._topics = topics
         self._offsets = offsets
@@ -50,6 +52,7 @@ class TopicAdmin:
         self._log_reader = store.reader
         self._traffic = traffic
         self._clock = clock
+        self._popped = popped
         self._names = (settings.cluster, settings.name)
 
     def is_own(self, topic: str) -> bool:
@@ -90,6 +93,7 @@ class TopicAdmin:
             self._topics.check_removable(topic)
         except IllegalMessage as error:
             raise InvalidParameter(error.message, hint=error.hint) from None
+        self._popped.remove_topic(topic)
         remove_files = self._store.remove_topic(topic)  # first: the disk may be full
         self._topics.remove(topic)
         self._offsets.remove_topic(topic)

@@ -6,7 +6,7 @@ slices, queue by queue in turn, so that any number of waiting pulls leaves the e
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 from latermq.broker.messages.filter_usage import FilterUsage
@@ -97,6 +97,23 @@ CallSoon = Callable[[Callable[[], None]], object]
 _Source = _Queue | Client | int
 
 
+class Arrivals(Protocol):
+    """Waiting requests other than pulls, which new messages also wake."""
+
+    @property
+    def topics(self) -> Mapping[str, object]:
+        """The topics that they wait for."""
+        ...
+
+    def mark_ready(self, topic: str, queue_id: int) -> None:
+        """Mark a queue that has a new message."""
+        ...
+
+    def wake(self) -> None:
+        """Try the requests that wait for marked queues."""
+        ...
+
+
 class WaitingPulls:
     """Waiting pulls by queue, by client and by deadline. A queue is retried once for any number of new messages."""
 
@@ -107,8 +124,9 @@ class WaitingPulls:
         max_filter_bytes: int,
         slice_work: int = 1 << 20,
         call_soon: CallSoon | None = None,
+        others: Arrivals | None = None,
     ) -> None:
-        """`slice_work` limits the work of filters in one slice.
+        """`others` are woken by the same messages. `slice_work` limits the work of filters in one slice.
 
         `call_soon` runs the next slice after other work of the event loop. Without it, all pulls are retried at once.
         """
@@ -117,6 +135,8 @@ class WaitingPulls:
         self._max_waiting = max_waiting
         self._max_per_client = max_per_client
         self._call_soon = call_soon
+        self._others = others
+        self.other_topics: Mapping[str, object] = others.topics if others is not None else {}
         self.by_queue: dict[_Queue, dict[WaitingPull, None]] = {}
         self._by_client: dict[Client, dict[WaitingPull, None]] = {}
         self._by_deadline: dict[int, dict[WaitingPull, None]] = {}
@@ -200,11 +220,15 @@ class WaitingPulls:
         queue = (topic, queue_id)
         if queue in self.by_queue and self._ready.setdefault(queue, None) is not None:
             self._marked_again.add(queue)
+        if self._others is not None and topic in self.other_topics:
+            self._others.mark_ready(topic, queue_id)
 
     def wake(self) -> None:
         """Retry the pulls of marked queues, oldest first: one slice now, the others in later slices."""
         if self._ready and not self._is_slice_scheduled:
             self._run_slice()
+        if self._others is not None:
+            self._others.wake()
 
     def expire(self, now_s: float) -> None:
         """Answer the pulls whose timeout has expired."""

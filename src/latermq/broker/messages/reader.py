@@ -68,8 +68,8 @@ class MessageReader:
             )
         if topic in WAITING_TOPICS:
             raise NoPermission(
-                f"topic {topic!r} holds waiting messages and cannot be consumed",
-                hint="Subscribe to the topic that they were sent to",
+                f"topic {topic!r} holds messages of the broker and cannot be consumed",
+                hint="Subscribe to the topic that messages were sent to",
             )
         config = self._topics.require(topic)
         if not config.permissions & READ:

@@ -155,7 +155,7 @@ class MessageWriter:
             if wait == Wait.TIMER and not is_retry:
                 known = decode_properties(properties)
                 handle = self.recall_handle(real_topic, int(known[TIMER_OUT_MS]), known[UNIQUE_KEY])
-        elif (topic, queue_id) in self._waiting_pulls.by_queue:
+        elif (topic, queue_id) in self._waiting_pulls.by_queue or topic in self._waiting_pulls.other_topics:
             self._waiting_pulls.mark_ready(topic, queue_id)
         self._traffic.messages_in += 1
         return f"{self.message_id_prefix}{at:016X}", real_queue_id, queue_offset, end_offset, handle
@@ -349,7 +349,7 @@ class MessageWriter:
             for number, topic in timer_topics.items():
                 if number < count:
                     pending[topic] += 1
-        if self._waiting_pulls.by_queue:
+        if self._waiting_pulls.by_queue or self._waiting_pulls.other_topics:
             for number, message in enumerate(run[:count]):
                 if not timer_topics or number not in timer_topics:
                     self._waiting_pulls.mark_ready(message[0], message[1])

@@ -182,7 +182,21 @@ class BrokerMetrics:
             "latermq_filter_cache_bytes": counts["filters_kept_bytes"],
             "latermq_filters_refused_total": counts["filters_refused"],
             "latermq_worn_out_pulls_total": counts["worn_out_pulls"],
+            **_pops(counts),
             **server_values(counts),
             **limits(BROKER_LIMITS, self._config, counts),
             **{f"latermq_{name}": counts[name] for name in tables},
         }
+
+
+def _pops(counts: Mapping[str, int]) -> "dict[str, Value]":
+    outcomes = ("done", "repeated", "stale", "unknown")
+    return {
+        "latermq_waiting_pops": counts["waiting_pops"],
+        "latermq_pop_in_flight": counts["pop_in_flight"],
+        "latermq_popped_total": counts["popped_messages"],
+        "latermq_pop_acks_total": {outcome: counts[f"acks_{outcome}"] for outcome in outcomes},
+        "latermq_pop_revived_total": counts["revived_messages"],
+        "latermq_pop_dead_letters_total": counts["buried_messages"],
+        "latermq_refused_pops_total": counts["pop_refused_pops"] + counts["refused_waiting_pops"],
+    }

@@ -132,6 +132,18 @@ FAMILIES = (
     Family("latermq_mapped_queue_files", Kind.GAUGE, "Open queue files"),
     *_OF_CONNECTIONS,
     Family("latermq_waiting_pulls", Kind.GAUGE, "Pulls waiting for messages"),
+    Family("latermq_waiting_pops", Kind.GAUGE, "Pops waiting for messages"),
+    Family("latermq_pop_in_flight", Kind.GAUGE, "Popped messages that are neither acknowledged nor visible again"),
+    Family("latermq_popped_total", Kind.COUNTER, "Popped messages"),
+    Family(
+        "latermq_pop_acks_total",
+        Kind.COUNTER,
+        "Acknowledgements by outcome: done, repeated, stale or unknown",
+        "outcome",
+    ),
+    Family("latermq_pop_revived_total", Kind.COUNTER, "Popped messages copied to a retry topic for another attempt"),
+    Family("latermq_pop_dead_letters_total", Kind.COUNTER, "Popped messages that became dead letters"),
+    Family("latermq_refused_pops_total", Kind.COUNTER, "Pops refused because a limit was reached"),
     Family("latermq_held_notices", Kind.GAUGE, "Notifications queued for clients with unread data"),
     Family(
         "latermq_refused_pulls_total", Kind.COUNTER, "Pulls that could not wait, or stopped waiting in favor of others"

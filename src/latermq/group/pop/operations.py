@@ -9,7 +9,7 @@ from enum import Enum, auto
 from hashlib import blake2b
 from typing import NamedTuple
 
-from latermq.errors import Busy
+from latermq.errors import PollingFull
 from latermq.group.pop.journal import JournalWriter
 from latermq.group.pop.popped_queue import PoppedQueue
 from latermq.group.pop.rows import IN_ORDER, MAX_ROWS, WINDOW, windows_of
@@ -19,7 +19,7 @@ LEASE_MS = 60_000
 MAX_HOLD_MS = 3 * 3_600_000
 
 
-class InFlightFull(Busy):
+class InFlightFull(PollingFull):
     """Too many messages are in flight. Clients get code 209 and pop again later."""
 
 
@@ -162,18 +162,19 @@ class PopOperations:
 
     def pop(
         self, queue: PoppedQueue, offsets: Sequence[int], next_offset: int, now_ms: int, invisible_ms: int,
-        lease: int = 0,
+        lease: int = 0, not_before_ms: int = 0,
     ) -> int:  # fmt: skip
         """Note that these messages are delivered, and return the pop time of their handles.
 
         The offsets are sorted and not before `next_of`. The next pop continues at `next_offset`: other offsets before
-        it were filtered. With a lease the messages are held while it lives, whatever the invisible time.
+        it were filtered. With a lease the messages are held while it lives, whatever the invisible time. The pop time
+        is not before `not_before_ms`: a pop from several queues has one.
         """
         table, number = self.table, queue.number
         if offsets:
             assert offsets[0] >= table.next_of(queue), f"{offsets[0]} was popped before"
             self._check_room(queue, len(offsets))
-        pop_ms = max(now_ms, table.positions.fence_ms[number])
+        pop_ms = max(now_ms, not_before_ms, table.positions.fence_ms[number])
         visible_ms = self._visible_ms(now_ms, invisible_ms, lease)
         for first, mask in windows_of(list(offsets)):
             table.put_batch(queue, first, mask, pop_ms, visible_ms, lease)
@@ -185,6 +186,11 @@ class PopOperations:
 
     def _visible_ms(self, now_ms: int, invisible_ms: int, lease: int) -> int:
         return min(MAX_VISIBLE_MS, now_ms + (self._max_hold_ms if lease else max(0, invisible_ms)))
+
+    def earliest_pop_ms(self, queue: PoppedQueue) -> int:
+        """Return the earliest pop time that no older handle of the queue has."""
+        positions, number = self.table.positions, queue.number
+        return max(positions.fence_ms[number], positions.order_pop_ms[number] + 1)
 
     def redelivery(self, queue: PoppedQueue, now_ms: int, attempt: int = 0) -> Redelivery | None:
         """Return what a pop in order delivers first, or None while the queue is blocked."""
@@ -206,7 +212,7 @@ class PopOperations:
 
     def pop_in_order(
         self, queue: PoppedQueue, offsets: Sequence[int], next_offset: int, now_ms: int, invisible_ms: int,
-        attempt: int = 0, lease: int = 0,
+        attempt: int = 0, lease: int = 0, not_before_ms: int = 0,
     ) -> OrderedPop:  # fmt: skip
         """Note that these messages are delivered: first those of `redelivery`, then new ones.
 
@@ -216,8 +222,7 @@ class PopOperations:
         is_counted = not self._same_attempt(queue, attempt)
         known = dict(table.ordered_rows(queue))
         self._check_room(queue, sum(offset not in known for offset in offsets))
-        positions = table.positions
-        pop_ms = max(now_ms, positions.fence_ms[number], positions.order_pop_ms[number] + 1)
+        pop_ms = max(now_ms, not_before_ms, self.earliest_pop_ms(queue))
         visible_ms = self._visible_ms(now_ms, invisible_ms, lease)
         for first, mask in windows_of(list(offsets)):
             table.put_in_order(queue, first, mask, pop_ms, visible_ms, lease, attempt, is_counted=is_counted)

@@ -7,13 +7,12 @@ from latermq.group.pop.operations import PopOperations
 from latermq.group.pop.snapshot import PopSnapshot
 from latermq.group.pop.snapshot_file import PATH
 from latermq.group.pop.table import Due, InFlightTable
-from latermq.message.names import SYSTEM_TOPIC_PREFIX
+from latermq.message.names import POP_TOPIC
 from latermq.message.record import decode_record
 from latermq.store.log_writer import Appended, Draft
 from latermq.store.message_store import MessageStore
 from latermq.store.queues.consume_queue import ENTRY, ConsumeQueue
 
-POP_TOPIC = f"{SYSTEM_TOPIC_PREFIX}latermq_pop"
 _READ_AT_ONCE = 1_024
 
 

@@ -338,19 +338,10 @@ class InFlightTable:
         """
         rows, left = self.rows, max_messages
         due: list[Due] = []
-        outdated = []
-        for row in self._overdue:
-            if left <= 0:
-                break
-            if rows.visible_ms[row] > now_ms or rows.flags[row] & IN_ORDER:  # changed, or the clock stepped back
-                outdated.append(row)
-            else:
-                due.append(self._as_due(row))
-                left -= rows.mask[row].bit_count()
-        for row in outdated:
-            del self._overdue[row]
-            if not rows.flags[row] & IN_ORDER:
-                heapq.heappush(self._heap, rows.visible_ms[row] << _ID_BITS | row)
+        # Messages that cannot be taken for long must not hold up others, so these get half of a call.
+        has_others = bool(self._heap) and self._heap[0] >> _ID_BITS <= now_ms
+        overdue = iter(list(self._overdue))
+        left = self._overdue_rows(overdue, now_ms, due, left, max_messages // 2 if has_others else 0)
         unblocked: dict[int, PoppedQueue] = {}
         for id_, visible_ms in self._past_entries(now_ms):
             if id_ & _QUEUE_BIT:
@@ -363,7 +354,32 @@ class InFlightTable:
                 left -= rows.mask[id_].bit_count()
             if left <= 0:
                 break
+        self._overdue_rows(overdue, now_ms, due, left, 0)
         return due, list(unblocked.values())
+
+    def _overdue_rows(self, overdue: Iterator[int], now_ms: int, due: list[Due], left: int, until: int) -> int:
+        """Add messages that earlier calls returned, until only `until` more are wanted. Return how many that are."""
+        rows = self.rows
+        while left > until:
+            row = next(overdue, -1)
+            if row < 0:
+                break
+            if rows.visible_ms[row] > now_ms or rows.flags[row] & IN_ORDER:  # changed, or the clock stepped back
+                del self._overdue[row]
+                if not rows.flags[row] & IN_ORDER:
+                    heapq.heappush(self._heap, rows.visible_ms[row] << _ID_BITS | row)
+            else:
+                due.append(self._as_due(row))
+                left -= rows.mask[row].bit_count()
+        return left
+
+    def defer(self, due: list[Due]) -> None:
+        """Let `due` return other messages before these, which cannot be taken now."""
+        for one in due:
+            for row in {self.locate(one.queue, offset) for offset in one.offsets}:
+                if row in self._overdue:
+                    del self._overdue[row]
+                    self._overdue[row] = None
 
     def _is_waiting(self, row: int, visible_ms: int) -> bool:
         """Whether an entry of the heap is current. Its row may be in use for other messages, in order or not."""
@@ -423,6 +439,7 @@ class InFlightTable:
         """Sizes, for operators."""
         return {
             "in_flight": self.held,
+            "queue_in_flight": max((queue.held for queue in self.queues.values()), default=0),
             "rows": len(self.rows),
             "queues": len(self.queues),
             "leases": len(self.leases),

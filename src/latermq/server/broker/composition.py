@@ -11,6 +11,7 @@ from latermq.broker.messages.record_pulls import RecordPulls
 from latermq.broker.metrics.broker_metrics import BrokerMetrics
 from latermq.message.ids import IPV4_HOST_BYTES
 from latermq.server.broker.restored_backup import RestoredBackup
+from latermq.server.handlers.acks import AckRequests
 from latermq.server.handlers.admin.admin_requests import AdminRequests
 from latermq.server.handlers.admin.client_requests import ClientRequests
 from latermq.server.handlers.admin.context import AdminContext, Announce, TableSaves
@@ -25,11 +26,14 @@ from latermq.server.handlers.flush_queue import FlushBarrier, FlushQueue
 from latermq.server.handlers.messages import SendRequests
 from latermq.server.handlers.notices import GroupChanges
 from latermq.server.handlers.pipeline import PipelineRequests, Tokens
+from latermq.server.handlers.pop_replies import PopReplies
+from latermq.server.handlers.pops import PopRequests
+from latermq.server.handlers.proxies import ProxyRequests
 from latermq.server.handlers.pulls import PullRequests
 from latermq.server.handlers.timers import FetchRecords, TimerRequests, fetch_nothing
 from latermq.server.handlers.transactions import TransactionRequests
 from latermq.server.handlers.windows import Loader, WindowRequests
-from latermq.server.remoting.endpoints import RequestTable
+from latermq.server.remoting.endpoints import Endpoint, RequestTable
 from latermq.server.remoting.send_lane import SendLane
 from latermq.server.remoting.sliced_requests import Later, SlicedRequests, call_now
 from latermq.server.windows.window_loader import Builds, Files, WindowLoader
@@ -44,6 +48,7 @@ def broker_service(
     plan_checks: Callable[[], None] = lambda: None,
     between_requests: Callable[[], None] = lambda: None,
     save_topics: Callable[[WhenDone], None] | None = None,
+    on_pops_settled: Callable[[], None] = lambda: None,
     sliced: SlicedRequests | None = None,
     later: Later = call_now,
 ) -> BrokerService:
@@ -94,6 +99,14 @@ def broker_service(
         note_producers,
     )
     table.add(consumers.endpoints)
+    pop_replies = PopReplies(
+        broker.pop_positions.try_commit,
+        flush_queue,
+        max_waiting=config.pop.max_unjournalled,
+        later=later,
+        on_settled=on_pops_settled,
+    )
+    table.add(_pop_endpoints(broker, pop_replies, group_changes))
     return BrokerService(
         table,
         _send_lane(broker, table, between_requests) if not flush_queue.is_sync else None,
@@ -104,6 +117,8 @@ def broker_service(
         broker.waiting,
         broker.members,
         broker.notices,
+        broker.waiting_pops,
+        pop_replies,
         max_waiting=config.broker.max_unflushed,
         on_topics_changed=on_topics_changed,
         on_scheduled=on_scheduled,
@@ -111,6 +126,22 @@ def broker_service(
         save_topics=save_topics,
         later=later,
     )
+
+
+def _pop_endpoints(broker: Broker, replies: PopReplies, group_changes: GroupChanges) -> list[Endpoint]:
+    """The requests of POP consumption."""
+    pops = PopRequests(
+        broker.pops,
+        broker.waiting_pops,
+        replies,
+        broker.filters,
+        broker.topic_traffic,
+        broker.client_clock,
+        broker.config,
+    )
+    acks = AckRequests(broker.acknowledgements, replies)
+    proxies = ProxyRequests(broker.reported_clients, replies, group_changes.notify)
+    return [*pops.endpoints, *acks.endpoints, *proxies.endpoints]
 
 
 def _send_lane(broker: Broker, table: RequestTable, between_runs: Callable[[], None]) -> SendLane | None:

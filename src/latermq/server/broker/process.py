@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 import time
@@ -38,6 +39,7 @@ from latermq.server.broker.config_file_errors import log_config_file_errors
 from latermq.server.broker.far_records import FarRecords
 from latermq.server.broker.flusher import Flusher, Preparer
 from latermq.server.broker.pipeline_folder import DriverTokens
+from latermq.server.broker.pop_driver import PopDriver
 from latermq.server.broker.registrar import Registrar
 from latermq.server.broker.retainer import Retainer
 from latermq.server.broker.save_rounds import TableSaver
@@ -85,6 +87,7 @@ class BrokerProcess:
             port=self._port,
             new_store_id=uuid.uuid4().hex,
             client_clock=SystemClock(),
+            random_fraction=random.random,
             defers_topic_saves=True,
             call_soon=loop.call_soon,
             call_later=loop.call_later,
@@ -106,8 +109,20 @@ class BrokerProcess:
             plan_checks=self._transaction_driver.plan,
             between_requests=self._driver.run_if_late,
             save_topics=self._table_saver.save_topics,
+            on_pops_settled=lambda: self._pop_driver.reschedule(),
             sliced=self._sliced,
             later=loop.call_soon,
+        )
+        self._pop_driver = PopDriver(
+            broker.pop_expiry,
+            broker.pop_operations,
+            broker.waiting_pops,
+            broker.waiting,
+            self.service.pop_replies,
+            clock,
+            broker.client_clock,
+            self._table_saver.save_topics,
+            on_failed=self.end,
         )
         # Sockets use real time, even when deliveries use a simulated clock.
         self.listener = Listener(self.service, server, SystemClock())
@@ -156,7 +171,14 @@ class BrokerProcess:
             broker, root_uri=self._timeline_uri, address=self.address, on_loaded=self._driver.run_now
         )
         self._table_saver = TableSaver(broker.tables, broker.offsets, self._run_off_loop)
-        self._retainer = Retainer(broker.retention, broker.far, broker.timers.guard, self._disk.remove, self._submit)
+        self._retainer = Retainer(
+            broker.retention,
+            broker.far,
+            broker.timers.guard,
+            self._disk.remove,
+            self._submit,
+            release=broker.pop_expiry.release_log,
+        )
         addresses = config.server.namesrv or f"{config.server.host}:{config.server.namesrv_port}"
         name_servers = [name for name in addresses.replace(",", ";").split(";") if name]
         self._registrar = Registrar(broker.tables, config.broker, name_servers, self.address)
@@ -243,6 +265,7 @@ class BrokerProcess:
         await self._metrics.start_for("metrics.port", config.server.host, config.metrics.port, DEFAULT_METRICS_PORT)
         self._driver.start()
         self._transaction_driver.start()
+        self._pop_driver.start()
         await self.listener.start(config.server.host, self._port)
         await self._registrar.register()
         self._every(_INDEX_EVERY_S, self.broker.store.pending_keys.put)
@@ -293,7 +316,7 @@ class BrokerProcess:
         broker = self.broker
         broker.locks.expire()
         oldest_s = broker.client_clock.monotonic_s() - self._config.broker.client_timeout / 1000
-        self.service.group_changes.notify(broker.members.expire(oldest_s))
+        self.service.group_changes.notify(broker.members.expire(oldest_s) | broker.reported_clients.expire())
 
     def _run_cut(self) -> None:
         if not self.broker.timers.guard.is_holding:  # after a clock jump, wait until the guard accepts the time
@@ -341,6 +364,7 @@ class BrokerProcess:
             self._run_cut()
         self._driver.run_now()
         self._transaction_driver.plan()
+        self._pop_driver.run_now()
 
     def end(self, error: BaseException | None = None) -> None:
         """Complete `ended`."""
@@ -357,12 +381,15 @@ class BrokerProcess:
         await self._registrar.close()
         self._driver.stop()
         self._transaction_driver.stop()
+        self._pop_driver.stop()
         self._sliced.stop()
         self._table_saver.stop()
         self._retainer.stop()
         await self._loader.stop()
         self._far_records.stop()
         self.broker.waiting.finish()
+        self.broker.waiting_pops.finish()
+        self.service.pop_replies.settle()
         self._preparer.stop()
         self._flusher.stop()
         self.service.flush_queue.on_flushed(self.broker.store.flush())

@@ -26,13 +26,19 @@ class Retainer:
         guard: ClockGuard,
         remove: Callable[[str], None],
         submit: Callable[[Callable[[], None]], None],
+        *,
+        release: Callable[[], None],
     ) -> None:
-        """`submit` runs blocking work in order, off the loop. `remove` blocks."""
+        """`submit` runs blocking work in order, off the loop. `remove` blocks.
+
+        `release` copies messages in flight that would keep old segments.
+        """
         self._retention = retention
         self._far = far
         self._guard = guard
         self._remove = remove
         self._submit = submit
+        self._release = release
         self._steps: Generator[None, None, list[Removed]] | None = None
         self._next: asyncio.Handle | None = None
 
@@ -40,6 +46,10 @@ class Retainer:
         """Start to remove segments that may be removed, unless a run is in progress."""
         if self._steps is None and not self._guard.is_holding:  # after a clock jump everything looks old
             self._far.sweep_names()
+            try:
+                self._release()
+            except LaterMQError as error:
+                _log.error("maintenance failed", action="release", reason=error.remark)
             self._steps = self._retention.steps()
             self._run_slice()
 

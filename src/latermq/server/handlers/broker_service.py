@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from latermq.broker.messages.long_polling import WaitingPulls
 from latermq.broker.notifications import Notices
+from latermq.broker.pop.waiting_pops import WaitingPops
 from latermq.broker.tables.topics import Topics, UnsavedTopic
 from latermq.group.members import Members
 from latermq.message.ids import IPV4_HOST_BYTES
@@ -11,6 +12,7 @@ from latermq.protocol.remoting.frames import Command
 from latermq.server.handlers.async_replies import WhenDone
 from latermq.server.handlers.flush_queue import FlushQueue
 from latermq.server.handlers.notices import GroupChanges
+from latermq.server.handlers.pop_replies import PopReplies
 from latermq.server.handlers.topic_save_queue import TopicSaveQueue
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import RequestTable
@@ -33,6 +35,8 @@ class BrokerService:
         waiting_pulls: WaitingPulls,
         members: Members,
         notices: Notices,
+        waiting_pops: WaitingPops,
+        pop_replies: PopReplies,
         *,
         max_waiting: int,
         on_topics_changed: Callable[[], None] = lambda: None,
@@ -54,6 +58,8 @@ class BrokerService:
         self._waiting_pulls = waiting_pulls
         self._members = members
         self._notices = notices
+        self._waiting_pops = waiting_pops
+        self.pop_replies = pop_replies
         self._on_topics_changed = on_topics_changed
         self._on_scheduled = on_scheduled
         self._between_requests = between_requests
@@ -101,13 +107,19 @@ class BrokerService:
     def on_drained(self, connection: Connection) -> None:
         self._notices.on_drained(connection)
         self._waiting_pulls.on_drained(connection)
+        self._waiting_pops.on_drained(connection)
 
     def on_disconnect(self, connection: Connection) -> None:
         self._notices.on_disconnect(connection)
         self._waiting_pulls.remove_client(connection)
+        self._waiting_pops.remove_client(connection)
         self.group_changes.notify(self._members.disconnected(connection))
 
     def statistics(self) -> dict[str, int]:
         """Requests and replies that wait for the disk."""
         save_queue = self._topic_save_queue
-        return self.flush_queue.statistics() | (save_queue.statistics() if save_queue is not None else {})
+        return {
+            **self.flush_queue.statistics(),
+            **self.pop_replies.statistics(),
+            **(save_queue.statistics() if save_queue is not None else {}),
+        }

@@ -112,8 +112,14 @@ class ConsumerRequests:
         return encode_response(command, fields={"offset": str(offset)})
 
     def _update_offset(self, connection: Connection, command: Command, header: UpdateOffsetHeader) -> bytes:
+        is_offline = self._members.consumer_group(header.consumerGroup) is None
         self._progress.commit(
-            header.consumerGroup, header.topic, header.queueId, header.commitOffset, connection.peer_host
+            header.consumerGroup,
+            header.topic,
+            header.queueId,
+            header.commitOffset,
+            connection.peer_host,
+            is_reset=is_offline,
         )
         return encode_response(command)
 

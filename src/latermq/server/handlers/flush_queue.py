@@ -58,6 +58,14 @@ class FlushQueue:
         self._reply_bytes += len(reply)
         return None
 
+    def send(self, connection: Connection, reply: bytes) -> None:
+        """Send a reply that is about the log's current content, now or when that is flushed."""
+        if self.is_sync and self._log.flushed < self._log.end:
+            self._replies.append((self._log.end, connection, reply))
+            self._reply_bytes += len(reply)
+        else:
+            connection.send(reply)
+
     def reply_when_flushed(self, connection: Connection, command: Command, reply: bytes) -> bytes | None:
         log = self._log
         return reply if log.flushed >= log.end else self.reply_at(log.end, connection, command, reply)

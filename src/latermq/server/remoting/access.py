@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from latermq.message.names import (
     HALF_TOPIC,
     OP_HALF_TOPIC,
+    POP_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_DEAD_LETTER_TOPIC,
@@ -45,6 +46,7 @@ Names = Callable[[Command, Any], Iterable[str]]
 # Topics that hold messages of all other topics.
 _CLUSTER_TOPICS = frozenset({
     TIMER_TOPIC, SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_CHECK_TOPIC,
+    POP_TOPIC,
 })  # fmt: skip
 
 

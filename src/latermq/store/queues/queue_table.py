@@ -8,6 +8,7 @@ from latermq.errors import NoPermission
 from latermq.message.names import (
     HALF_TOPIC,
     OP_HALF_TOPIC,
+    POP_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_DEAD_LETTER_TOPIC,
     TIMER_TOPIC,
@@ -21,6 +22,7 @@ from latermq.store.queues.map_pool import MapPool
 # Few queues, exempt from the limit.
 OWN_TOPICS = (
     SCHEDULE_TOPIC, TIMER_TOPIC, TIMER_DEAD_LETTER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_CHECK_TOPIC,
+    POP_TOPIC,
 )  # fmt: skip
 
 

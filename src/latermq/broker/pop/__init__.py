@@ -1,0 +1,1 @@
+"""POP consumption: pops, acknowledgements, expiry and waiting pops over one store."""

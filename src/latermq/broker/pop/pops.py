@@ -1,0 +1,405 @@
+"""Pops: reads messages of a topic and of its retry topics for one group, and notes that they are in flight."""
+
+from collections.abc import Callable, Iterable
+from struct import Struct
+from typing import NamedTuple
+
+from latermq.broker.messages.progress import ConsumerProgress
+from latermq.broker.messages.reader import MessageReader
+from latermq.broker.messages.write_gate import WriteGate
+from latermq.broker.pop.pop_request import Popped, PoppedPart, PopRequest
+from latermq.broker.pop.positions import PopPositions
+from latermq.broker.tables.topics import Topics
+from latermq.clock import Clock
+from latermq.config import BrokerConfig
+from latermq.errors import InvalidParameter, NoPermission
+from latermq.group.filters import EVERYTHING, MessageFilter
+from latermq.group.pop.handles import pop_retry_topic
+from latermq.group.pop.operations import InFlightFull, Outcome, PopOperations
+from latermq.group.pop.popped_queue import PoppedQueue
+from latermq.group.subscriptions import SubscriptionGroups
+from latermq.message.names import retry_topic
+from latermq.message.properties import RETRY_TOPIC
+from latermq.message.record import record_property
+from latermq.model.group import Group
+from latermq.model.pull_status import PullStatus
+from latermq.model.topic import READ, Topic
+from latermq.store.log_reader import LogReader
+from latermq.store.queues.consume_queue import ConsumeQueue
+from latermq.store.queues.queue_table import OWN_TOPICS
+
+MAX_MESSAGES = 32  # of one pop, as in Apache's broker
+RETRIES_FIRST = 0.2  # the share of pops that look at retries first
+ALL_QUEUES = -1
+_MAX_QUEUES = 4_096  # that one pop looks at: 2 ms
+_SIZE_AND_QUEUE_OFFSET = Struct(">I16xq")
+
+
+class _Found(NamedTuple):
+    """Messages of one queue that a pop may take."""
+
+    topic: str
+    queue: PoppedQueue
+    offsets: list[int]
+    pieces: list[bytes]
+    next_offset: int
+
+
+class _Search:
+    """The progress of one pop through its queues."""
+
+    __slots__ = ("found", "is_at_end", "is_full", "left", "left_bytes", "now_ms", "request", "rest")
+
+    def __init__(self, request: PopRequest, now_ms: int, max_bytes: int) -> None:
+        self.request = request
+        self.now_ms = now_ms
+        self.found: list[_Found] = []
+        self.left = request.max_messages
+        self.left_bytes = max_bytes
+        self.rest = 0
+        self.is_at_end = True
+        self.is_full = False  # a queue has messages, but too many are in flight
+
+    @property
+    def taken(self) -> int:
+        return self.request.max_messages - self.left
+
+    def take(self, found: _Found) -> None:
+        self.found.append(found)
+        self.left -= len(found.offsets)
+        self.left_bytes -= sum(map(len, found.pieces))
+
+
+class Pops:
+    """Serves pops. The caller journals them before it answers."""
+
+    def __init__(
+        self,
+        operations: PopOperations,
+        positions: PopPositions,
+        reader: MessageReader,
+        log_reader: LogReader,
+        progress: ConsumerProgress,
+        topics: Topics,
+        groups: SubscriptionGroups,
+        gate: WriteGate,
+        clock: Clock,
+        settings: BrokerConfig,
+        *,
+        random_fraction: Callable[[], float],
+        is_pulled: Callable[[str], bool],
+    ) -> None:
+        """`is_pulled` returns whether connected consumers of a group pull."""
+        self._operations = operations
+        self._table = operations.table
+        self._positions = positions
+        self._reader = reader
+        self._log_reader = log_reader
+        self._queues = log_reader.queues.by_key
+        self._progress = progress
+        self._topics = topics
+        self._groups = groups
+        self._gate = gate
+        self._clock = clock
+        self._max_bytes = int(settings.pull_batch)
+        self._random_fraction = random_fraction
+        self._is_pulled = is_pulled
+        self.exhausted: dict[PoppedQueue, None] = {}  # popped in order, with messages for the dead letters
+        self.popped = 0
+
+    def check_topic(self, topic: str, queue_id: int) -> Topic:
+        """Return a topic that may be popped from. The order of the checks is that of Apache's broker."""
+        config = self._topics.require(topic)
+        if topic in OWN_TOPICS or not config.permissions & READ:
+            raise NoPermission(f"topic {topic!r} is not readable", hint="Change its permission with updateTopic -p 6")
+        if not ALL_QUEUES <= queue_id < config.read_queues:
+            raise InvalidParameter(
+                f"topic {topic!r} has {config.read_queues} queues to read from, none with the id {queue_id}",
+                hint=f"Pop from all queues with {ALL_QUEUES}",
+            )
+        return config
+
+    def check_group(self, group: str, by: bytes) -> Group:
+        """Return a group that may consume; `by` is the host for which it is created if it does not exist."""
+        config = self._groups.require(group, by)
+        if not config.can_consume:
+            raise NoPermission(
+                f"consumer group {group!r} may not consume", hint="Enable it with updateSubGroup -s true"
+            )
+        return config
+
+    def pop(self, request: PopRequest) -> Popped:
+        """Pop messages, or none if there are none. Raises PollingFull if too many are in flight."""
+        self._gate.check()
+        search = _Search(request, self._clock.now_ms(), self._max_bytes)
+        if request.is_ordered:
+            self._search_in_order(search)
+        else:
+            self._search(search)
+        if not search.taken and search.is_full:
+            raise InFlightFull(
+                f"too many messages of topic {request.topic!r} are in flight",
+                hint="Acknowledge messages, or wait until they are visible",
+            )
+        return self._deliver(search)
+
+    def has_messages(self, request: PopRequest) -> bool:
+        """Whether a pop would probably find messages. Filters are not considered."""
+        for topic, queue_id in [*self._places(request), *self._retry_places(request)]:
+            stored = self._queues.get((topic, queue_id))
+            if stored is None:
+                continue
+            queue = self._operations.find(request.group, topic, queue_id)
+            if queue is not None and request.is_ordered:
+                redelivery = self._operations.redelivery(queue, self._clock.now_ms(), request.attempt)
+                if redelivery is None:
+                    continue
+                if redelivery.offsets:
+                    return True
+            if stored.next_offset > (
+                self._table.next_of(queue) if queue is not None else self._start(request, topic, stored)
+            ):
+                return True
+        return False
+
+    # Which queues
+
+    def _places(self, request: PopRequest) -> list[tuple[str, int]]:
+        if request.queue_id >= 0:
+            return [(request.topic, request.queue_id)]
+        count = self._topics.require(request.topic).read_queues
+        start = int(self._random_fraction() * count)
+        return [(request.topic, (start + number) % count) for number in range(min(count, _MAX_QUEUES))]
+
+    def _retry_places(self, request: PopRequest) -> Iterable[tuple[str, int]]:
+        if request.is_ordered:
+            return
+        for is_v2 in (False, True):
+            name = pop_retry_topic(request.group, request.topic, is_v2=is_v2)
+            config = self._topics.find(name)
+            if config is not None:
+                yield from ((name, queue_id) for queue_id in range(min(config.read_queues, _MAX_QUEUES)))
+
+    def _search(self, search: _Search) -> None:
+        request = search.request
+        self._adopt_retries(request, search.now_ms)
+        retries_first = self._random_fraction() < RETRIES_FIRST
+        if retries_first:
+            self._search_retries(search)
+        places = self._places(request)
+        for topic, queue_id in places:
+            self._look(search, topic, queue_id, request.message_filter)
+        if request.queue_id < 0 and len(places) < self._topics.require(request.topic).read_queues:
+            search.is_at_end = False
+        if not retries_first:
+            self._search_retries(search)
+
+    def _search_retries(self, search: _Search) -> None:
+        # Without a filter: the group received these messages before.
+        for topic, queue_id in self._retry_places(search.request):
+            self._look(search, topic, queue_id, EVERYTHING)
+
+    # One queue
+
+    def _start(self, request: PopRequest, topic: str, stored: ConsumeQueue) -> int:
+        """Return where a group begins in a queue that it has not popped from yet."""
+        if topic != request.topic:
+            return max(stored.min_offset, self._progress.committed(request.group, topic, stored.queue_id))
+        offset = self._progress.committed(request.group, topic, stored.queue_id)
+        if offset >= 0:
+            return min(max(offset, stored.min_offset), stored.next_offset)
+        return max(stored.min_offset, stored.next_offset - 1) if request.from_end else stored.min_offset
+
+    def _look(self, search: _Search, topic: str, queue_id: int, message_filter: MessageFilter) -> None:
+        """Look for messages in one queue."""
+        request = search.request
+        stored = self._queues.get((topic, queue_id))
+        if stored is None or stored.next_offset == stored.min_offset:
+            return
+        queue = self._table.queues.get((request.group, topic, queue_id))
+        if queue is not None:
+            if queue.ordered:  # also if the group is no longer an ordered one
+                self._look_again(search, queue)
+                return
+            offset = self._table.next_of(queue)
+            if not stored.min_offset <= offset <= stored.next_offset:
+                offset = self._positions.skip_lost(queue, stored)
+        else:
+            offset = self._start(request, topic, stored)
+        if offset == stored.next_offset:
+            return
+        if search.left <= 0 or search.left_bytes <= 0:
+            search.rest += stored.next_offset - offset
+            search.is_at_end = False
+            return
+        if queue is None:
+            queue = self._positions.open(request.group, topic, queue_id, offset)
+        count = min(search.left, self._operations.room(queue) - search.taken)
+        if count <= 0:
+            search.is_full = True
+            return
+        pulled = self._reader.pull(
+            topic, queue_id, offset, count, message_filter=message_filter, max_bytes=search.left_bytes
+        )
+        search.rest += pulled.max_offset - pulled.next_offset
+        search.is_at_end = search.is_at_end and pulled.next_offset >= pulled.max_offset
+        if pulled.status is PullStatus.FOUND:
+            offsets = _offsets_of(pulled.pieces, pulled.messages, offset, pulled.next_offset)
+            search.take(_Found(topic, queue, offsets, pulled.pieces, pulled.next_offset))
+        else:
+            self._operations.advance(queue, pulled.next_offset)  # all of it was filtered
+
+    def _adopt_retries(self, request: PopRequest, now_ms: int) -> None:
+        """Hand messages that consumers of the group sent back to its retry topic, `%RETRY%group`, to pops.
+
+        A handle cannot name that topic. So the messages of the requested topic at its head become visible at once
+        in the topic's own retry topic, with their number of attempts.
+        """
+        name = retry_topic(request.group)
+        config = self._topics.find(name)
+        if config is None or self._is_pulled(request.group):
+            return
+        for queue_id in range(min(config.read_queues, _MAX_QUEUES)):
+            stored = self._queues.get((name, queue_id))
+            if stored is None:
+                continue
+            queue = self._operations.find(request.group, name, queue_id)
+            start = self._table.next_of(queue) if queue is not None else self._start(request, name, stored)
+            start = max(start, stored.min_offset)
+            offsets = self._head_run(stored, start, request.topic)
+            if offsets:
+                queue = queue or self._positions.open(request.group, name, queue_id, start)
+                count = self._operations.room(queue)
+                self._release(queue, offsets[:count], now_ms)
+
+    def _head_run(self, stored: ConsumeQueue, start: int, topic: str) -> list[int]:
+        offsets = []
+        for offset in range(start, min(start + MAX_MESSAGES, stored.next_offset)):
+            entry = stored.entry(offset)
+            record = self._log_reader.log.read(entry[0], entry[1]) if entry is not None else b""
+            if record_property(record, RETRY_TOPIC.encode()) != topic.encode():
+                break
+            offsets.append(offset)
+        return offsets
+
+    def _release(self, queue: PoppedQueue, offsets: list[int], now_ms: int) -> None:
+        """Let messages become visible at once, without counting an attempt."""
+        if offsets:
+            pop_ms = self._operations.pop(queue, offsets, offsets[-1] + 1, now_ms, 0)
+            for offset in offsets:
+                changed = self._operations.change(queue, offset, pop_ms, now_ms, 0, is_suspended=True)
+                assert changed.outcome is Outcome.DONE
+            self._positions.note(queue)
+
+    # In order
+
+    def _search_in_order(self, search: _Search) -> None:
+        request = search.request
+        places = self._places(request)
+        if request.attempt:
+            repeated = [place for place in places if self._is_same_attempt(request, place)]
+            places = repeated or places
+        for _, queue_id in places:
+            self._look_in_order(search, queue_id)
+
+    def _is_same_attempt(self, request: PopRequest, place: tuple[str, int]) -> bool:
+        queue = self._operations.find(request.group, *place)
+        if queue is None or not queue.ordered:
+            return False
+        redelivery = self._operations.redelivery(queue, self._clock.now_ms(), request.attempt)
+        return redelivery is not None and redelivery.is_repeat
+
+    def _look_in_order(self, search: _Search, queue_id: int) -> None:
+        request = search.request
+        queue = self._operations.find(request.group, request.topic, queue_id)
+        if queue is not None and queue.held > queue.ordered:
+            return  # popped before the group became an ordered one: wait until nothing of that is in flight
+        self._look(search, request.topic, queue_id, request.message_filter)
+
+    def _look_again(self, search: _Search, queue: PoppedQueue) -> None:
+        """Look for messages that were popped in order and not acknowledged. They come before all others."""
+        redelivery = self._operations.redelivery(queue, search.now_ms, search.request.attempt)
+        if redelivery is None or search.left <= 0:
+            return
+        if not redelivery.is_repeat and self.last_attempts(queue, search.now_ms):
+            self.exhausted[queue] = None  # such a message goes to the dead letters first
+            return
+        offsets = redelivery.offsets if redelivery.is_repeat else redelivery.offsets[: search.left]
+        stored = self._queues.get((queue.topic, queue.queue_id))
+        found: dict[int, bytes] = {}
+        for offset in offsets:
+            entry = stored.entry(offset) if stored is not None else None
+            if entry is not None:
+                found[offset] = self._log_reader.log.read(entry[0], entry[1])
+            else:  # it is no longer in the log
+                self._operations.ack(queue, offset, self._table.one(queue, offset).pop_ms)
+        if found:
+            search.take(_Found(queue.topic, queue, list(found), list(found.values()), self._table.next_of(queue)))
+
+    def last_attempts(self, queue: PoppedQueue, now_ms: int) -> list[int]:
+        """Return the visible messages of a queue popped in order that have no other attempt."""
+        group = self._groups.find(queue.group)
+        attempts = max_attempts(group.max_retries if group is not None else None)
+        rows = self._table.rows
+        return [
+            offset
+            for offset, row in self._table.ordered_rows(queue)
+            if rows.visible_ms[row] <= now_ms
+            and rows.count[row] + 1 >= attempts
+            and not self._table.one(queue, offset).is_suspended
+        ]
+
+    # The answer
+
+    def _deliver(self, search: _Search) -> Popped:
+        """Note all messages as in flight, with one pop time."""
+        request, operations, now_ms = search.request, self._operations, search.now_ms
+        pop_ms = max([now_ms, *[operations.earliest_pop_ms(found.queue) for found in search.found]])
+        parts = []
+        for topic, queue, offsets, pieces, next_offset in search.found:
+            counts: list[tuple[int, int]] = []
+            if request.is_ordered or queue.ordered:
+                ordered = operations.pop_in_order(
+                    queue, offsets, next_offset, now_ms, request.invisible_ms, request.attempt, request.lease, pop_ms
+                )
+                assert ordered.pop_ms == pop_ms, "a pop has one time"
+                counts = ordered.counts
+            else:
+                own_ms = operations.pop(
+                    queue, offsets, next_offset, now_ms, request.invisible_ms, request.lease, pop_ms
+                )
+                assert own_ms == pop_ms, "a pop has one time"
+            self._positions.note(queue)
+            self.popped += len(offsets)
+            parts.append(PoppedPart(topic, queue, offsets, pieces, counts))
+        return Popped(pop_ms, parts, search.rest, search.is_at_end)
+
+    def give_back(self, popped: Popped) -> None:
+        """Let messages become visible at once, because their answer could not be sent. No attempt is counted."""
+        now_ms = self._clock.now_ms()
+        for part in popped.parts:
+            for offset in part.offsets:
+                self._operations.change(part.queue, offset, popped.pop_ms, now_ms, 0, is_suspended=True)
+            self._positions.note(part.queue)
+
+    def statistics(self) -> dict[str, int]:
+        return {"popped_messages": self.popped}
+
+
+def max_attempts(max_retries: int | None) -> int:
+    """Return how often a message is delivered before it becomes a dead letter."""
+    return max(0, 16 if max_retries is None else max_retries) + 1
+
+
+def _offsets_of(pieces: list[bytes], count: int, first: int, next_offset: int) -> list[int]:
+    """Return the queue offsets of records. Without filtered messages they are consecutive."""
+    if next_offset - first == count:
+        return list(range(first, next_offset))
+    offsets = []
+    for piece in pieces:
+        at = 0
+        while at < len(piece):
+            size, offset = _SIZE_AND_QUEUE_OFFSET.unpack_from(piece, at)
+            offsets.append(offset)
+            at += size
+    return offsets

@@ -1,0 +1,147 @@
+"""Requests of POP consumption and their replies: pops, acknowledgements, invisible times, and the proxies' own ones."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from latermq.config_json.numbers import Int32, Int64
+from latermq.protocol.remoting.frames import FLAG_RESPONSE, encode_frame
+
+FROM_END = 1  # initMode: a new group begins at the last message; otherwise at the first
+
+
+class PopHeader(Struct, kw_only=True, gc=False):
+    """POP_MESSAGE (200050)."""
+
+    consumerGroup: str
+    topic: str
+    queueId: Int32
+    maxMsgNums: Int32
+    invisibleTime: Int64
+    pollTime: Int64
+    bornTime: Int64 = 0
+    initMode: Int32 = 0
+    expType: str | None = None
+    exp: str | None = None
+    order: bool | None = None
+    attemptId: str | None = None
+    lease: str | None = (
+        None  # LaterMQ's own: the client id of a proxy's client, which holds the messages while it lives
+    )
+
+
+class AckHeader(Struct, kw_only=True, gc=False):
+    """ACK_MESSAGE (200051)."""
+
+    consumerGroup: str
+    topic: str
+    queueId: Int32
+    extraInfo: str
+    offset: Int64
+
+
+class ChangeInvisibleTimeHeader(Struct, kw_only=True, gc=False):
+    """CHANGE_MESSAGE_INVISIBLETIME (200053)."""
+
+    consumerGroup: str
+    topic: str
+    queueId: Int32
+    extraInfo: str
+    offset: Int64
+    invisibleTime: Int64
+    suspend: bool | None = None
+
+
+class NotificationHeader(Struct, kw_only=True, gc=False):
+    """NOTIFICATION (200054)."""
+
+    consumerGroup: str
+    topic: str
+    queueId: Int32
+    pollTime: Int64
+    bornTime: Int64 = 0
+    order: bool | None = None
+    attemptId: str | None = None
+
+
+class PollingInfoHeader(Struct, kw_only=True, gc=False):
+    """POLLING_INFO (200055)."""
+
+    consumerGroup: str
+    topic: str
+    queueId: Int32
+
+
+class BatchAck(Struct, kw_only=True):
+    """Messages of one pop in a batch acknowledgement."""
+
+    c: str  # group
+    t: str  # topic that was popped
+    r: str = "0"  # mark of the topic where the messages are stored
+    so: Int64  # start offset
+    q: Int32  # queue id
+    rq: Int32 = 0
+    pt: Int64  # pop time
+    it: Int64 = 0
+    b: str  # bit set of distances from the start offset
+
+
+class BatchAckBody(Struct, kw_only=True):
+    """BATCH_ACK_MESSAGE (200151)."""
+
+    brokerName: str | None = None
+    acks: list[BatchAck] = field(default_factory=list)
+
+
+# ACK_POPPED (7030): group, topic where the message is stored, queue id, offset, pop time
+PoppedPlace = tuple[str, str, Int32, Int64, Int64]
+
+
+class BuryHeader(Struct, kw_only=True, gc=False):
+    """BURY_POPPED (7031)."""
+
+    group: str
+    topic: str
+    queueId: Int32
+    offset: Int64
+    popTime: Int64
+    reason: str | None = None
+
+
+class ReportedClientJson(Struct, kw_only=True):
+    """A client of a proxy."""
+
+    clientId: str
+    group: str
+    topics: list[str] = field(default_factory=list)
+    language: str = "OTHER"
+    version: Int32 = 0
+
+
+class ReportBody(Struct, kw_only=True):
+    """REPORT_CLIENTS (7032)."""
+
+    proxy: str
+    clients: list[ReportedClientJson] = field(default_factory=list)
+
+
+class EndLeaseHeader(Struct, kw_only=True, gc=False):
+    """END_LEASE (7033)."""
+
+    group: str
+    clientId: str
+
+
+def encode_pop_reply(
+    opaque: int, encoding: int, *, pop_ms: int, invisible_ms: int, revive_queue_id: int, rest: int,
+    infos: Mapping[str, str], body: bytes,
+) -> bytes:  # fmt: skip
+    """Encode the reply to a pop that found messages."""
+    fields = {
+        "popTime": str(pop_ms),
+        "invisibleTime": str(invisible_ms),
+        "reviveQid": str(revive_queue_id),
+        "restNum": str(rest),
+        **infos,
+    }
+    return encode_frame(0, opaque, flag=FLAG_RESPONSE, encoding=encoding, fields=fields, body=body)

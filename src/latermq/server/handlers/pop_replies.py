@@ -1,0 +1,96 @@
+"""Replies of POP consumption: they leave when the operations behind them are in the journal, and no sooner."""
+
+from collections.abc import Callable
+
+import structlog
+
+from latermq.errors import Busy, ServiceUnavailable, StoreError
+from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command
+from latermq.server.handlers.flush_queue import FlushQueue
+from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.sliced_requests import Later
+
+_log = structlog.get_logger(__name__)
+
+GiveBack = Callable[[], None]
+
+
+class PopReplies:
+    """Holds all replies of one turn of the event loop, whichever connections they are for, for one journal record.
+
+    While the journal cannot be written, replies stay here: a client that got one could rely on what a crash forgets.
+    """
+
+    def __init__(
+        self,
+        commit: Callable[[], StoreError | None],
+        flush_queue: FlushQueue,
+        *,
+        max_waiting: int,
+        later: Later,
+        on_settled: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`commit` writes the journal. `later` calls back after the other work of this turn."""
+        self._commit = commit
+        self._flush_queue = flush_queue
+        self._max_waiting = max_waiting
+        self._later = later
+        self._on_settled = on_settled
+        self._replies: list[tuple[Connection, bytes, GiveBack | None]] = []
+        self._is_scheduled = False
+        self._failure: StoreError | None = None
+
+    def check_pop(self) -> None:
+        """Refuse to pop while the journal cannot be written: the messages would be held for nothing."""
+        if self._failure is not None:
+            raise ServiceUnavailable(f"pops cannot be stored: {self._failure.message}", hint="Free disk space")
+
+    def check_room(self) -> None:
+        """Refuse more work while too many replies wait."""
+        if len(self._replies) >= self._max_waiting:
+            raise Busy(f"{len(self._replies)} replies wait for the journal", hint="Try again later")
+        if self._flush_queue.is_sync:
+            self._flush_queue.check_room()
+
+    def hold(self, connection: Connection, command: Command, reply: bytes) -> None:
+        """Send the reply to a request when its operation is journalled."""
+        if not command.flag & FLAG_ONEWAY:
+            self._replies.append((connection, reply, None))
+        self.settle_soon()
+
+    def hold_pop(self, connection: Connection, reply: bytes, give_back: GiveBack) -> None:
+        """Do the same for popped messages. `give_back` makes them visible again if the client is gone."""
+        self._replies.append((connection, reply, give_back))
+        self.settle_soon()
+
+    def settle_soon(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._later(self.settle)
+
+    def settle(self) -> None:
+        """Write the journal, and send the replies that it covers."""
+        self._is_scheduled = False
+        failure = self._commit()
+        if failure is not None:
+            if self._failure is None:
+                _log.error("POP journal stalled", reason=failure.remark)
+            self._failure = failure
+            return
+        if self._failure is not None:
+            _log.info("POP journal resumed")
+            self._failure = None
+        replies, self._replies = self._replies, []
+        for connection, reply, give_back in replies:
+            if connection.is_closing:
+                if give_back is not None:
+                    give_back()
+                    self.settle_soon()
+            else:
+                self._flush_queue.send(connection, reply)
+        self._flush_queue.on_turn_end()
+        self._on_settled()
+
+    def statistics(self) -> dict[str, int]:
+        """Replies that wait for the journal."""
+        return {"unjournalled_replies": len(self._replies)}

@@ -1,0 +1,56 @@
+"""Requests of proxies about their clients: who is alive, and who has gone."""
+
+from collections.abc import Callable
+
+from latermq.broker.pop.reported_clients import ReportedClient, ReportedClients
+from latermq.errors import InvalidParameter
+from latermq.group.members import MAX_CLIENT_ID_CHARS, MAX_NAME_CHARS
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.protocol.remoting.pop import EndLeaseHeader, ReportBody
+from latermq.server.handlers.pop_replies import PopReplies
+from latermq.server.remoting.access import SUB, on_group, on_groups
+from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.endpoints import Endpoint
+from latermq.server.remoting.sliced_requests import Reply, Slices
+from latermq.timer.steps import Steps
+
+_CLIENTS_PER_STEP = 5  # about 4 µs each
+
+
+class ProxyRequests:
+    """Serves proxies."""
+
+    def __init__(self, clients: ReportedClients, replies: PopReplies, notify: Callable[[set[str]], None]) -> None:
+        """`notify` informs the members of groups that their groups changed."""
+        self._clients = clients
+        self._replies = replies
+        self._notify = notify
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        report = (on_groups(lambda _, body: {client.group for client in body.clients}, SUB),)
+        return [
+            Endpoint(Request.REPORT_CLIENTS, self._report, report, body=ReportBody, slices=Slices.ALL),
+            Endpoint(Request.END_LEASE, self._end, (on_group("group", SUB),), EndLeaseHeader),
+        ]
+
+    def _report(self, connection: Connection, command: Command, body: ReportBody) -> Steps[Reply]:
+        if not 0 < len(body.proxy) <= MAX_NAME_CHARS:
+            raise InvalidParameter("the name of the proxy is not valid", hint="Use a random id of its process")
+        clients = [
+            ReportedClient(one.clientId, one.group, one.topics, one.language, one.version) for one in body.clients
+        ]
+        changed: set[str] = set()
+        for at in range(0, len(clients), _CLIENTS_PER_STEP):
+            changed |= self._clients.report(body.proxy, connection, clients[at : at + _CLIENTS_PER_STEP])
+            yield
+        self._notify(changed)
+        return encode_response(command)
+
+    def _end(self, connection: Connection, command: Command, header: EndLeaseHeader) -> None:
+        self._replies.check_room()
+        if len(header.clientId) > MAX_CLIENT_ID_CHARS:
+            raise InvalidParameter("the client id is too long")
+        self._notify(self._clients.end(header.group, header.clientId))
+        self._replies.hold(connection, command, encode_response(command))
