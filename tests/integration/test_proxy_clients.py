@@ -214,6 +214,51 @@ def test_settings_without_end_from_a_client_that_does_not_read_take_bounded_memo
         assert heartbeat(client, pb.PRODUCER).code == pb.OK
 
 
+def test_settings_of_4_mb_end_the_stream_before_they_are_decoded(server: Server) -> None:
+    with grpc_client(server.proxy) as client:
+        stream = client.telemetry(producing(*(["t"] * 800_000)))
+        with pytest.raises(grpc.RpcError) as caught:
+            stream.next()
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "bytes; the limit is 8192" in caught.value.details()
+        stream.close()
+
+
+def test_the_newest_stream_of_a_client_gets_the_check_of_its_transaction(tmp_path: Path) -> None:
+    options = ("--set", "transaction.check_after=500ms", "--set", "transaction.check_every=500ms")
+    with serving(tmp_path / "data", *options, grpc=True) as server, grpc_client(server.proxy) as client:
+        older = client.telemetry(producing("orders"))
+        older.next()
+        with grpc_client(server.proxy) as reconnected:
+            stream = reconnected.telemetry(producing("orders"))
+            stream.next()
+            message = pb.Message(topic=pb.Resource(name="orders"), body=b"half")
+            message.system_properties.message_id = "01" + "AB" * 16
+            message.system_properties.message_type = pb.TRANSACTION
+            message.system_properties.body_encoding = pb.IDENTITY
+            sent = client.call("SendMessage", pb.SendMessageRequest(messages=[message]), pb.SendMessageResponse)
+            assert sent.status.code == pb.OK, sent
+            command = stream.next().recover_orphaned_transaction_command
+            assert command.message.body == b"half"
+            assert command.transaction_id == sent.entries[0].transaction_id
+            stream.close()
+        # The proxy dies, and the client opens a stream again: it gets the next check.
+        os.kill(server.proxy_pid(), signal.SIGKILL)
+        older.close()
+
+        def asked_again() -> bool:
+            renewed = client.telemetry(producing("orders"))
+            try:
+                renewed.next()
+                return renewed.next().recover_orphaned_transaction_command.message.body == b"half"
+            except grpc.RpcError:
+                return False
+            finally:
+                renewed.close()
+
+        wait_until(asked_again, 15.0, "a check through the new proxy")
+
+
 def test_a_stop_ends_the_streams_and_exits_with_0(tmp_path: Path) -> None:
     with serving(tmp_path / "data", grpc=True) as server, grpc_client(server.proxy) as client:
         stream = client.telemetry(producing("t"))

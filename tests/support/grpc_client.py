@@ -71,7 +71,8 @@ class TelemetryStream:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=pb.TelemetryCommand.FromString,
         )
-        self.call: Any = invoke(iter(self._outgoing.get, None), metadata=client.metadata())
+        # The deadline keeps a test from waiting forever for a command that does not come.
+        self.call: Any = invoke(iter(self._outgoing.get, None), metadata=client.metadata(), timeout=120.0)
 
     def send(self, command: pb.TelemetryCommand) -> None:
         self._outgoing.put(command)

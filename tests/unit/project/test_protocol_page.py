@@ -1,11 +1,15 @@
-"""docs/protocol.md lists every request that is served, with the permission that it needs, and no other."""
+"""docs/protocol.md lists every request and call that is served, with the permission that it needs, and no other."""
 
+import asyncio
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from latermq.clock import SystemClock
+from latermq.config import Config
+from latermq.server.proxy.composition import ProxyParts
 from latermq.server.remoting.endpoints import Endpoint
 from tests.support.served_requests import broker_endpoints, name_server_endpoints
 
@@ -32,3 +36,16 @@ def test_the_page_lists_what_a_name_server_serves() -> None:
 @pytest.mark.parametrize("subject", broker_endpoints())
 def test_the_page_lists_what_a_broker_serves(subject: str) -> None:
     assert documented(f"Broker: {subject}") == served(broker_endpoints()[subject])
+
+
+def test_the_page_lists_the_calls_of_the_proxy() -> None:
+    async def calls() -> dict[str, str]:
+        table = ProxyParts(Config(), "127.0.0.1:1", SystemClock()).table
+        found = {row.name: "; ".join(map(str, row.access)) for row in table.endpoints}
+        assert len(table.methods) == len(found) + 1
+        return {**found, "Telemetry": "–"}
+
+    text = PAGE.read_text().partition("\n## gRPC proxy\n")[2]
+    rows = re.findall(r"^\| ([A-Z][A-Za-z]+) \| ([^|]*) \| [^|]* \| [^|]*\|$", text, re.MULTILINE)
+    assert dict(rows) == asyncio.run(calls())
+    assert [name for name, _ in rows] == sorted(name for name, _ in rows)

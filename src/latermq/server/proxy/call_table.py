@@ -65,8 +65,8 @@ class Exchange:
         self.call.end()
 
 
-# Called before the handler of every call; raises NoPermission to refuse it.
-Authorize = Callable[[Call, "CallEndpoint", Any], None]
+# Called before the handler of every call with the resources that it touches; raises NoPermission to refuse it.
+Authorize = Callable[[Call, Iterable[Access]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class CallTable:
             self._add(endpoint.name, self._unary(endpoint) if endpoint.failure is None else self._stream(endpoint))
 
     def add_bidirectional(self, name: str, begin: Callable[[Call], Receiver]) -> None:
-        """Add a method with messages in both directions, which checks permissions itself."""
+        """Add a method with messages in both directions, which calls `authorize` itself."""
         self._add(name, Bidirectional(begin))
 
     def refuse(self, error: LaterMQError) -> pb.Status:
@@ -165,7 +165,7 @@ class CallTable:
             raise GrpcError(StatusCode.INTERNAL, f"the message is not a valid {endpoint.request.__name__}") from None
         exchange = Exchange(self, endpoint, call, client_id_of(call))
         if self.authorize is not None:
-            self.authorize(call, endpoint, request)
+            self.authorize(call, endpoint.accesses(request))
         return exchange, request
 
 

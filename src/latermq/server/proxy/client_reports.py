@@ -17,7 +17,8 @@ REPORT_CLIENTS, END_LEASE = 7032, 7033
 REPORT_EVERY_S = 5.0  # a broker forgets a consumer that is not reported for 15 s, and its lease after 60 s
 HEARTBEAT_EVERY_S = 20.0
 SOON_S = 0.02  # collects the new clients of a moment
-CHUNK_BYTES = 256 * 1024  # of one report; brokers accept 1 MiB
+CHUNK_BYTES = 256 * 1024  # of one report, and one client more; brokers accept 1 MiB
+PIECE_PAUSE_S = 0.01
 MAX_TOPICS = 900  # of one heartbeat; brokers accept 1,000 groups per connection
 
 _log = structlog.get_logger(__name__)
@@ -32,7 +33,7 @@ class ClientReports:
         self._proxy_id = proxy_id
         self._loop = asyncio.get_running_loop()
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._new: dict[Client, None] = {}
+        self._due: dict[Client, None] = {}  # consumers to report
         self._failed = 0
         self._unreported_topics = 0
         clients.on_new_consumer = self._on_new_consumer
@@ -54,32 +55,30 @@ class ClientReports:
     # Consumers
 
     def _on_new_consumer(self, client: Client) -> None:
-        self._new[client] = None
-        if "new" not in self._timers:
-            self._timers["new"] = self._loop.call_later(SOON_S, self._report_new)
-
-    def _report_new(self) -> None:
-        del self._timers["new"]
-        clients, self._new = list(self._new), {}
-        for body in self._bodies(clients):
-            self._to_all(REPORT_CLIENTS, {}, body)
+        self._due[client] = None
+        self._report_soon(SOON_S)
 
     def _report_all(self) -> None:
         self._clients.expire()
-        for body in self._bodies(list(self._clients.consumers())):
-            self._to_all(REPORT_CLIENTS, {}, body)
+        self._due.update(dict.fromkeys(self._clients.consumers()))
+        self._report_soon(0.0)
 
-    def _bodies(self, clients: list[Client]) -> list[bytes]:
-        """Return the reports about these clients, in pieces that brokers accept."""
-        bodies: list[bytes] = []
-        piece: list[dict[str, object]] = []
+    def _report_soon(self, pause_s: float) -> None:
+        if self._due and "due" not in self._timers:
+            self._timers["due"] = self._loop.call_later(pause_s, self._report_due)
+
+    def _report_due(self) -> None:
+        """Send one report, and the next after a pause in which other calls are served."""
+        del self._timers["due"]
+        reported: list[dict[str, object]] = []
         size_bytes = 0
-        for client in clients:
-            if piece and size_bytes + client.size_bytes > CHUNK_BYTES:
-                bodies.append(encode_body({"proxy": self._proxy_id, "clients": piece}))
-                piece, size_bytes = [], 0
+        while self._due and size_bytes < CHUNK_BYTES:
+            client = next(iter(self._due))
+            del self._due[client]
+            if not self._clients.is_current(client):
+                continue
             size_bytes += client.size_bytes
-            piece.append(
+            reported.append(
                 {
                     "clientId": client.client_id,
                     "group": client.group,
@@ -87,12 +86,12 @@ class ClientReports:
                     "language": client.language,
                 }
             )
-        if piece:
-            bodies.append(encode_body({"proxy": self._proxy_id, "clients": piece}))
-        return bodies
+        if reported:
+            self._to_all(REPORT_CLIENTS, {}, encode_body({"proxy": self._proxy_id, "clients": reported}))
+        self._report_soon(PIECE_PAUSE_S)
 
     def _on_gone(self, client: Client) -> None:
-        self._new.pop(client, None)
+        self._due.pop(client, None)
         self._to_all(END_LEASE, {"group": client.group, "clientId": client.client_id})
 
     # Producers
@@ -125,9 +124,8 @@ class ClientReports:
     # Brokers
 
     def _on_connected(self, broker: str) -> None:
-        """Tell a broker that has started, or was not reachable, about all clients."""
-        for body in self._bodies(list(self._clients.consumers())):
-            self._link.request(broker, REPORT_CLIENTS, {}, self._on_response, body=body)
+        """Report all clients to a broker that has started, or was not reachable."""
+        self._report_all()
         heartbeat = self._heartbeat_body()
         if heartbeat:
             self._link.request(broker, Request.HEART_BEAT, {}, self._on_response, body=heartbeat)

@@ -1,5 +1,6 @@
 """Settings of clients: what they publish or subscribe to, and the answer with what the server decides."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from latermq.config import Config, Duration
@@ -9,6 +10,7 @@ from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.checked_names import check_group_name, check_topic_name
 from latermq.protocol.messaging.refusals import CallRefused
 from latermq.protocol.messaging.resources import full_name
+from latermq.server.remoting.access import PUB, SUB, Access, Kind, topic_access
 
 RECEIVE_BATCH = 32
 ENTRY_BYTES = 200  # memory of a topic's name and its places in tables
@@ -54,6 +56,14 @@ def role_of(settings: pb.Settings, max_bytes: int) -> Role:
     for topic in topics:
         check_topic_name(topic)
     return Role(group, topics, _language(settings.user_agent.language), size_bytes)
+
+
+def accesses_of(role: Role) -> Iterator[Access]:
+    """Yield the resources that a client with this role touches."""
+    if role.group:
+        yield Access(Kind.GROUP, role.group, (SUB,))
+    for topic in role.topics:
+        yield topic_access(topic, (SUB,) if role.group else (PUB,))
 
 
 class SettingsAnswers:

@@ -94,6 +94,10 @@ class Clients:
     def is_known(self, client_id: str, group: str = "") -> bool:
         return (client_id, group) in self._clients
 
+    def is_current(self, client: Client) -> bool:
+        """Whether this client has not been removed."""
+        return self._clients.get(client.key) is client
+
     def register(self, client_id: str, role: Role, stream: Stream) -> Client:
         """Note the settings that a client sent on a stream. Raises Busy if there is no place for them."""
         known = self._clients.get((client_id, role.group))
@@ -118,7 +122,7 @@ class Clients:
         """Note that a stream has ended."""
         if stream in client.streams:
             client.streams.remove(stream)
-            if not client.streams and self._clients.get(client.key) is client:
+            if not client.streams and self.is_current(client):
                 del self._attached[client.key]
                 self._detached.setdefault(client.network, OrderedDict())[client.key] = client
                 # It sent something until now: the shorter timeout begins.
@@ -168,10 +172,6 @@ class Clients:
     def consumers(self) -> Iterator[Client]:
         """All consumers at this moment."""
         return (client for client in list(self._clients.values()) if client.group)
-
-    def streams(self) -> list[Stream]:
-        """All streams at this moment."""
-        return [stream for client in self._attached.values() for stream in client.streams]
 
     def statistics(self) -> dict[str, int]:
         return {

@@ -1,7 +1,6 @@
 """The telemetry stream of a client: its settings and the server's answers, and commands of the server."""
 
 import asyncio
-from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
@@ -12,7 +11,7 @@ from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.refusals import CallRefused
 from latermq.server.http2.calls import Call, Receiver
 from latermq.server.proxy.call_table import CallTable, client_id_of
-from latermq.server.proxy.client_settings import Role, SettingsAnswers, role_of
+from latermq.server.proxy.client_settings import Role, SettingsAnswers, accesses_of, role_of
 from latermq.server.proxy.clients import Client, Clients
 from latermq.server.proxy.groups import Groups
 from latermq.server.proxy.statuses import OK, grpc_error
@@ -31,15 +30,12 @@ class Telemetry:
         groups: Groups,
         answers: SettingsAnswers,
         max_settings_bytes: int,
-        authorize: Callable[[Call, Role], None] | None = None,
     ) -> None:
-        """`authorize` raises NoPermission if a client may not have a role."""
         self._table = table
         self.clients = clients
         self.groups = groups
         self.answers = answers
         self.max_settings_bytes = max_settings_bytes
-        self.authorize = authorize
         self._streams: dict[TelemetryStream, None] = {}  # including those that have sent no settings
         self._is_stopping = False
 
@@ -53,6 +49,11 @@ class Telemetry:
             raise GrpcError(StatusCode.UNAVAILABLE, STOPPING)
         self._streams[stream] = None
         return stream
+
+    def authorize(self, call: Call, role: Role) -> None:
+        """Raise NoPermission if a client may not have this role."""
+        if self._table.authorize is not None:
+            self._table.authorize(call, accesses_of(role))
 
     def refuse(self, error: LaterMQError) -> GrpcError:
         """Return the error that ends a stream, and count it."""
@@ -90,6 +91,10 @@ class TelemetryStream(Receiver):
     # From the client
 
     def message(self, message: bytes) -> None:
+        limit = self._telemetry.max_settings_bytes
+        if len(message) > limit:  # before it is decoded: four megabytes of short names take a second
+            too_large = CallRefused(pb.PAYLOAD_TOO_LARGE, f"the command has {len(message)} bytes; the limit is {limit}")
+            raise self._telemetry.refuse(too_large)
         try:
             command = pb.TelemetryCommand.FromString(message)
         except DecodeError:
@@ -129,8 +134,7 @@ class TelemetryStream(Receiver):
     def _register(self, settings: pb.Settings) -> None:
         telemetry = self._telemetry
         role = role_of(settings, telemetry.max_settings_bytes)
-        if telemetry.authorize is not None:
-            telemetry.authorize(self._call, role)
+        telemetry.authorize(self._call, role)
         client = telemetry.clients.register(self._client_id, role, self)
         if self._client is not None and self._client is not client:
             telemetry.clients.detach(self._client, self)  # the client has changed its group

@@ -76,7 +76,7 @@ class Rule:
             if name or self.fallback is None:
                 has_name = True
                 yield (
-                    _topic_access(name, self.actions)
+                    topic_access(name, self.actions)
                     if self.kind is Kind.TOPIC
                     else Access(self.kind, name, self.actions)
                 )
@@ -88,7 +88,7 @@ class Rule:
         return f"{self.kind.value}: {', '.join(others) + ' or ' if others else ''}{last}"
 
 
-def _topic_access(name: str, actions: Actions) -> Access:
+def topic_access(name: str, actions: Actions) -> Access:
     """Map a topic to its resource: retry topics to their group, topics with messages of all topics to the cluster."""
     if name.startswith(RETRY_PREFIX):
         group_actions = tuple(dict.fromkeys(SUB if action is PUB else action for action in actions))
