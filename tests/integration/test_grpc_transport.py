@@ -13,6 +13,7 @@ import pytest
 from latermq.clock import SimulatedClock, SystemClock
 from latermq.protocol.http2.frames import (
     ACK,
+    CONTINUATION,
     DATA,
     END_STREAM,
     GOAWAY,
@@ -362,6 +363,28 @@ def test_a_silent_connection_is_closed(timed: RunningListener, clock: SimulatedC
         pass_s(timed, clock, 1)
         assert client.is_closed()
         assert timed.statistics()["failed_timeout"] == 1
+
+
+def test_headers_that_never_end_do_not_keep_a_connection_open(timed: RunningListener, clock: SimulatedClock) -> None:
+    with connected(timed) as client:
+        client.send(frame(HEADERS, 0, 1, grpc_block("Echo")[:20]))
+        for _ in _until(client, SETTINGS_ACK):
+            pass
+        for _ in range(11):
+            client.send(frame(CONTINUATION, 0, 1, b"\0"))  # never more than a byte, and never in time
+            pass_s(timed, clock, 10)
+        assert timed.statistics()["connections"] == 1
+        pass_s(timed, clock, 10)
+        assert client.error() == ErrorCode.NO_ERROR
+        client.sock.close()
+    wait_until(lambda: timed.statistics()["connections"] == 0, "the connection is gone")
+
+
+def _until(client: SocketClient, last: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    for one in client.frames():
+        yield one
+        if frame(*one) == last:
+            return
 
 
 def test_a_request_that_never_ends_is_refused(timed: RunningListener, clock: SimulatedClock) -> None:

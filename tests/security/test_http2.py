@@ -95,6 +95,11 @@ def tiny_windows() -> Iterator[bytes]:
     yield from itertools.repeat(window_update(1, 1))
 
 
+def empty_data() -> Iterator[bytes]:
+    yield frame(HEADERS, 4, 1, BLOCK)
+    yield from itertools.repeat(frame(DATA, 0, 1, b""))
+
+
 def repeated(flood: bytes) -> Attack:
     return lambda: itertools.repeat(flood)
 
@@ -109,6 +114,8 @@ ATTACKS: dict[str, Attack] = {
     "many header fields": many_header_fields,
     "new header fields": new_header_fields,
     "tiny windows": tiny_windows,
+    "empty data": empty_data,
+    "windows": repeated(window_update(0, 1)),
     "pings": repeated(frame(PING, 0, 0, b"12345678")),
     "settings": repeated(settings_frame({INITIAL_WINDOW_SIZE: 1})),
     "priorities": repeated(frame(PRIORITY, 0, 7, b"\0\0\0\3\x10")),

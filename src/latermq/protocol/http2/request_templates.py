@@ -113,13 +113,14 @@ class Templates:
         run = ordinary  # the pairs since the last fresh field
         run_start = 0
         fresh = None
+        pairs = iter(request.fields)  # equal to those of the places, but mostly shared with other connections
         for field, start, value_at in places:
-            pair, kind, _ = field
+            kind = field[1]
             if METHOD <= kind <= AUTHORITY:
                 special.append(field)
             elif kind != ORDINARY:
                 return  # content-length
-            elif pair[0] in FRESH_NAMES and value_at:
+            elif (pair := next(pairs))[0] in FRESH_NAMES and value_at:
                 if fresh is None:
                     prefix_end = start
                 else:
