@@ -103,7 +103,10 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--grpc-ahead", type=float, default=defaults.grpc_ahead_s, help="seconds from their first send to the first due"
     )
     parser.add_argument(
-        "--grpc-invisible", type=float, default=defaults.grpc_invisible_s, help="seconds; Apache needs 10 or more"
+        "--grpc-invisible", type=float, default=defaults.grpc_invisible_s, help="invisible time in seconds, 10 or more"
+    )
+    parser.add_argument(
+        "--grpc-later", type=float, default=defaults.grpc_later_s, help="seconds to wait for work after that time"
     )
     parser.add_argument("--waiting", type=int, default=defaults.waiting, help="waiting receivers in grpc-waiting")
     parser.add_argument("--only", choices=tuple(FAMILIES), help="measure only one of the two brokers")
@@ -161,6 +164,7 @@ def sizes_of(options: argparse.Namespace) -> Sizes:
         grpc_spread_s=options.grpc_spread,
         grpc_ahead_s=options.grpc_ahead,
         grpc_invisible_s=options.grpc_invisible,
+        grpc_later_s=options.grpc_later,
         waiting=options.waiting,
     )
 

@@ -18,14 +18,10 @@ _WAITING_CONNECTIONS = 50
 _WARM_WAITING = 100
 _WARM_ROUND_S = 5.0
 _IDLE_S = 2.0
-# Apache's broker revives up to 5 s after an invisible time of 30 s.
-_UNTIL_REVIVED = 1.2
 _PASSES = 4
 # How the messages of a topic are taken in pop-pull.
 _PULL = "pull"
-_DRAINS = {
-    _PULL: "pull", "batch": "pop, one ack per pop", "one": "pop, one ack per message", "none": "pop without acks",
-}  # fmt: skip
+_DRAINS = {_PULL: "pull", "batch": "pop, one ack per pop", "one": "pop, one ack per message"}
 
 
 class GrpcSideBySide:
@@ -111,9 +107,8 @@ class GrpcSideBySide:
         for repeat, contender in in_turn(self._contenders, self._sizes.repeats):
             figures = self._drain(contender, load, f"{topic}-{repeat}", tls, later)
             yield print_row(Row(scenario, contender.name, repeat, figures))
-        rest_s = self._sizes.grpc_invisible_s * _UNTIL_REVIVED
-        print_line(f"waiting for {rest_s:g} s until all invisible times are over")
-        time.sleep(rest_s)
+        print_line(f"waiting for {self._sizes.grpc_later_s:g} s until all invisible times are over")
+        time.sleep(self._sizes.grpc_later_s)
         messages = self._sizes.grpc_messages * (self._sizes.repeats + 1)
         for work in later:
             figures = {f"{TOGETHER} CPU, later (µs/message)": work.cpu_s() * 1e6 / messages}

@@ -40,6 +40,8 @@ class Sizes:
     grpc_spread_s: float = 5.0
     grpc_ahead_s: float = 4.0
     grpc_invisible_s: float = 30.0
+    # Apache's broker revives up to 5 s after the invisible time.
+    grpc_later_s: float = 36.0
     waiting: int = 5_000
 
     @property

@@ -314,7 +314,7 @@ def test_the_pipeline_is_measured_with_a_real_spark(tmp_path: Path) -> None:
 
 GRPC_SIZES = (
     "--grpc-warm", "1", "--grpc-seconds", "1", "--grpc-messages", "1000", "--grpc-delayed", "200", "--grpc-spread", "1",
-    "--grpc-ahead", "2", "--waiting", "100", "--repeats", "1",
+    "--grpc-ahead", "2", "--grpc-invisible", "10", "--grpc-later", "1", "--waiting", "100", "--repeats", "1",
 )  # fmt: skip
 
 
@@ -347,12 +347,19 @@ def check_grpc_figures(results: dict[str, Any], contender: str) -> None:
         assert not any(value for name, value in figures["pop-pull"].items() if name.endswith("failed calls"))
 
 
+def test_every_grpc_scenario_measures_latermq_with_the_go_client(tmp_path: Path) -> None:
+    names = [name for name in GRPC if name != "grpc-java"]
+    results = run_grpc_bench(tmp_path, *names, "--only", "latermq")
+    assert set(results) == set(names)
+    check_grpc_figures(results, LATERMQ)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_every_grpc_scenario_measures_the_proxies_of_apache_with_both_clients(tmp_path: Path) -> None:
     for tool in NEEDED_TOOLS:
         need_tool(tool, "Apache's proxy and the official client require it")
-    results = run_grpc_bench(tmp_path, *GRPC, "--only", "apache", "--grpc-invisible", "10")
+    results = run_grpc_bench(tmp_path, *GRPC, "--only", "apache")
     assert set(results) == {*GRPC, "grpc-java, send", "grpc-java, receive"} - {"grpc-java"}
     for contender in (APACHE_LOCAL, APACHE_CLUSTER):
         check_grpc_figures(results, contender)

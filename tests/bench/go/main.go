@@ -36,7 +36,7 @@ type arguments struct {
 	PollS       float64  `json:"poll_s"`
 	InvisibleS  float64  `json:"invisible_s"`
 	TimeoutS    float64  `json:"timeout_s"`
-	Ack         string   // how popped messages are acknowledged: "one", "batch" or "none"
+	Ack         string   // how popped messages are acknowledged: "one" by one, or in a "batch"
 }
 
 var commands = map[string]func(arguments) (object, error){

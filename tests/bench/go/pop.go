@@ -91,7 +91,7 @@ func pull(given arguments) (object, error) {
 	})
 }
 
-// pop takes messages of all queues and acknowledges them one by one, in one batch per pop, or not at all.
+// pop takes messages of all queues and acknowledges them one by one, or in one batch per pop.
 func pop(given arguments) (object, error) {
 	return drain(given, given.Callers, func(r *remote, _ int) (int, error) {
 		reply, err := r.call(codePop, fields{
@@ -113,11 +113,10 @@ func pop(given arguments) (object, error) {
 		if err != nil {
 			return 0, err
 		}
-		switch given.Ack {
-		case "one":
-			err = popped.ackEach(r)
-		case "batch":
+		if given.Ack == "batch" {
 			err = popped.ackTogether(r)
+		} else {
+			err = popped.ackEach(r)
 		}
 		return popped.count(), err
 	})

@@ -13,6 +13,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
+// So many failures before the first message end a run, which takes a few seconds.
+const hopeless = 5_000
+
 type receiver struct {
 	*client
 	request *v2.ReceiveMessageRequest
@@ -132,6 +135,9 @@ func receive(given arguments) (object, error) {
 				if err != nil && until.Err() == nil {
 					failed.add(fmt.Errorf("receive: %w", err))
 					time.Sleep(pauseAfterFailure)
+					if calls.Load() == 0 && failed.countNow() > hopeless {
+						stop()
+					}
 				}
 				if len(batch) == 0 {
 					continue
