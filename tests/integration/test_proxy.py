@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,80 @@ def test_a_topic_accepts_the_type_that_it_was_created_for(server: Server, client
     for topic, queues, kind in (("in-order", 2, pb.FIFO), ("plain", 3, pb.NORMAL)):
         found = client.route(topic).message_queues
         assert [list(queue.accept_message_types) for queue in found] == [[kind]] * queues
+
+
+def test_a_namespace_is_a_prefix_of_the_topic(server: Server, client: GrpcClient) -> None:
+    create_topic(server, "shop%orders", "--queues", "1")
+    answer = client.route("orders", namespace="shop")
+    [queue] = answer.message_queues
+    assert queue.topic == pb.Resource(resource_namespace="shop", name="orders")
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "x" * 128, "TBW102", "rmq_sys_wheel_timer"])
+def test_a_topic_that_clients_may_not_use_is_refused(client: GrpcClient, topic: str) -> None:
+    assert client.route(topic).status.code == pb.ILLEGAL_TOPIC
+
+
+def test_a_route_needs_the_endpoints_that_the_client_used(client: GrpcClient) -> None:
+    client.endpoints.Clear()
+    assert client.route("any").status.code == pb.ILLEGAL_ACCESS_POINT
+    assert assign(client, "any", "g").status.code == pb.ILLEGAL_ACCESS_POINT
+
+
+def assign(client: GrpcClient, topic: str, group: str) -> pb.QueryAssignmentResponse:
+    request = pb.QueryAssignmentRequest(
+        topic=pb.Resource(name=topic), group=pb.Resource(name=group), endpoints=client.endpoints
+    )
+    return client.call("QueryAssignment", request, pb.QueryAssignmentResponse)
+
+
+def test_a_consumer_receives_from_each_broker_and_in_order_from_each_queue(server: Server, client: GrpcClient) -> None:
+    create_topic(server, "assigned", "--queues", "3")
+    run_command("group", "create", "orderly", "--ordered", "--namesrv", server.namesrv)
+    for group, numbers in (("any-group", [-1]), ("orderly", [0, 1, 2])):
+        answer = assign(client, "assigned", group)
+        assert answer.status.code == pb.OK
+        queues = [assignment.message_queue for assignment in answer.assignments]
+        assert [queue.id for queue in queues] == numbers
+        assert {queue.broker.name for queue in queues} == {"broker-a"}
+        assert all(queue.broker.endpoints == client.endpoints for queue in queues)
+
+
+def test_an_assignment_with_wrong_names_is_refused(client: GrpcClient) -> None:
+    assert assign(client, "a b", "g").status.code == pb.ILLEGAL_TOPIC
+    assert assign(client, "any", "a b").status.code == pb.ILLEGAL_CONSUMER_GROUP
+
+
+def test_consumers_of_the_proxy_are_members_of_their_group(server: Server, client: GrpcClient) -> None:
+    subscription = pb.Subscription(
+        group=pb.Resource(name="watchers"), subscriptions=[pb.SubscriptionEntry(topic=pb.Resource(name="assigned"))]
+    )
+    settings = pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=subscription)
+    create_topic(server, "assigned", "--queues", "3")
+    run_command("group", "create", "watchers", "--namesrv", server.namesrv)
+    stream = client.telemetry(pb.TelemetryCommand(settings=settings))
+    assert stream.next().status.code == pb.OK
+
+    def members() -> str:
+        command = [sys.executable, "-m", "latermq", "group", "show", "watchers", "--namesrv", server.namesrv]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+
+    wait_until(lambda: "test-client" in members(), 20.0, "the consumer as a member")
+    request = pb.NotifyClientTerminationRequest(group=pb.Resource(name="watchers"))
+    client.call("NotifyClientTermination", request, pb.NotifyClientTerminationResponse)
+    wait_until(lambda: "test-client" not in members(), 20.0, "its end")
+    stream.close()
+
+
+def test_without_auto_creation_an_unknown_topic_is_not_found_and_one_without_permission_has_no_queue(
+    tmp_path: Path,
+) -> None:
+    options = ("--set", "broker.auto_create_topics=false")
+    with serving(tmp_path / "data", *options, grpc=True) as server, grpc_client(server.proxy) as client:
+        assert client.route("unknown").status.code == pb.TOPIC_NOT_FOUND
+        assert assign(client, "unknown", "g").status.code == pb.TOPIC_NOT_FOUND
+        create_topic(server, "made", "--queues", "1")
+        wait_until(lambda: client.route("made").status.code == pb.OK, 10.0, "the new topic")
 
 
 def test_a_call_without_a_client_id_is_refused(server: Server) -> None:
@@ -116,7 +191,22 @@ def test_after_the_death_of_the_broker_calls_fail_at_once_and_then_work_again(tm
     with serving(tmp_path / "data", grpc=True) as server, grpc_client(server.proxy) as client:
         create_topic(server, "known")
         assert client.route("known").status.code == pb.OK
+        assert send(client, "known").code == pb.OK
         os.kill(server.broker_pid(), signal.SIGKILL)
         # The cached route stays, so that clients keep their queues during a restart of their broker.
         assert client.route("known").status.code == pb.OK
+        began_s = time.monotonic()
+        refused = send(client, "known")
+        if refused.code != pb.OK:  # unless the machine is so slow that the broker runs again
+            assert refused.code == pb.INTERNAL_SERVER_ERROR
+            assert time.monotonic() - began_s < 2.0
+        wait_until(lambda: send(client, "known").code == pb.OK, 15.0, "a send to the new broker")
         wait_until(lambda: client.route("new").status.code == pb.OK, 15.0, "a route through the new broker")
+
+
+def send(client: GrpcClient, topic: str) -> pb.Status:
+    message = pb.Message(topic=pb.Resource(name=topic), body=b"body")
+    message.system_properties.message_id = "01" + "AB" * 16
+    message.system_properties.message_type = pb.NORMAL
+    message.system_properties.body_encoding = pb.IDENTITY
+    return client.call("SendMessage", pb.SendMessageRequest(messages=[message]), pb.SendMessageResponse).status

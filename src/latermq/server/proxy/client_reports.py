@@ -13,7 +13,6 @@ from latermq.protocol.remoting.json_body import encode_body
 from latermq.server.proxy.broker_link import BrokerLink
 from latermq.server.proxy.clients import Client, Clients
 
-REPORT_CLIENTS, END_LEASE = 7032, 7033
 REPORT_EVERY_S = 5.0  # a broker forgets a consumer that is not reported for 15 s, and its lease after 60 s
 HEARTBEAT_EVERY_S = 20.0
 SOON_S = 0.02  # collects the new clients of a moment
@@ -87,12 +86,12 @@ class ClientReports:
                 }
             )
         if reported:
-            self._to_all(REPORT_CLIENTS, {}, encode_body({"proxy": self._proxy_id, "clients": reported}))
+            self._to_all(Request.REPORT_CLIENTS, {}, encode_body({"proxy": self._proxy_id, "clients": reported}))
         self._report_soon(PIECE_PAUSE_S)
 
     def _on_gone(self, client: Client) -> None:
         self._due.pop(client, None)
-        self._to_all(END_LEASE, {"group": client.group, "clientId": client.client_id})
+        self._to_all(Request.END_LEASE, {"group": client.group, "clientId": client.client_id})
 
     # Producers
 

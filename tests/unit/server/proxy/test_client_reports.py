@@ -12,7 +12,7 @@ from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
 from latermq.server.proxy import client_reports
-from latermq.server.proxy.client_reports import END_LEASE, MAX_TOPICS, REPORT_CLIENTS, ClientReports
+from latermq.server.proxy.client_reports import MAX_TOPICS, ClientReports
 from latermq.server.proxy.client_settings import Role
 from latermq.server.proxy.clients import Clients
 from latermq.server.proxy.transaction_checks import TransactionChecks
@@ -51,7 +51,11 @@ class Reported:
         return stream
 
     def reported(self, broker: str) -> list[str]:
-        return [client["clientId"] for body in self.link.bodies(broker, REPORT_CLIENTS) for client in body["clients"]]
+        return [
+            client["clientId"]
+            for body in self.link.bodies(broker, Request.REPORT_CLIENTS)
+            for client in body["clients"]
+        ]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -77,7 +81,7 @@ def test_new_consumers_are_reported_at_once_to_all_brokers() -> None:
         reported.consumer("c2", "t", "u")
         await until(lambda: len(reported.reported("b")) == 2)
         for broker in ("a", "b"):
-            [body] = reported.link.bodies(broker, REPORT_CLIENTS)
+            [body] = reported.link.bodies(broker, Request.REPORT_CLIENTS)
             assert body == {
                 "proxy": "proxy-1",
                 "clients": [
@@ -106,7 +110,7 @@ def test_a_consumer_that_has_gone_is_not_reported_and_its_lease_ends() -> None:
         reported.clients.terminate("c", "g", HERE)
         await asyncio.sleep(0.1)
         assert reported.reported("a") == []
-        ends = [(broker, fields) for broker, code, fields, _ in reported.link.received if code == END_LEASE]
+        ends = [(broker, fields) for broker, code, fields, _ in reported.link.received if code == Request.END_LEASE]
         assert ends == [(broker, {"group": "g", "clientId": "c"}) for broker in ("a", "b")]
 
     run(scenario)
@@ -134,7 +138,7 @@ def test_many_consumers_are_reported_in_pieces_that_a_broker_accepts() -> None:
             reported.consumer(name, "some-topic")
         await until(lambda: len(reported.reported("a")) >= len(names))
         assert reported.reported("a") == names
-        bodies = reported.link.bodies("a", REPORT_CLIENTS)
+        bodies = reported.link.bodies("a", Request.REPORT_CLIENTS)
         assert len(bodies) > 3
         assert max(len(msgspec.json.encode(body)) for body in bodies) < 512 * 1024
 
