@@ -6,14 +6,14 @@ messages cost no more than in a batch, and each has its own result.
 
 from collections.abc import Callable
 from itertools import count
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from latermq.client.producer.outgoing import SendFrames
 from latermq.client.session.failures import NoBroker
 from latermq.clock import Clock
 from latermq.config import Config
-from latermq.config_json.numbers import Int64
 from latermq.errors import IllegalOperation, LaterMQError
 from latermq.message.recall_handle import decode_recall_handle
 from latermq.protocol.messaging import messaging_pb2 as pb
@@ -25,7 +25,7 @@ from latermq.protocol.messaging.sent_messages import SentMessage, sent_message
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import JSON, Command
 from latermq.protocol.remoting.queues import MessageQueue
-from latermq.server.proxy.broker_link import BrokerLink, error_of
+from latermq.server.proxy.broker_link import BrokerLink, error_of, header_of
 from latermq.server.proxy.call_table import CallEndpoint, Exchange, on_topic
 from latermq.server.proxy.statuses import OK, combined
 from latermq.server.proxy.topics import TopicInfo, Topics
@@ -44,14 +44,8 @@ Result = pb.SendResultEntry | LaterMQError
 class SendReply(Struct, kw_only=True, gc=False):
     """The header of the reply to a send."""
 
-    queueOffset: Int64 = 0
+    queueOffset: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
     recallHandle: str = ""
-
-
-class RecallReply(Struct, kw_only=True):
-    """The header of the reply to RECALL_MESSAGE (370)."""
-
-    msgId: str = ""
 
 
 class _Target:
@@ -175,10 +169,11 @@ class SendCalls:
 
     def _only_result(self, exchange: Exchange, one: SentMessage) -> Callable[[Command | LaterMQError], None]:
         def on_response(response: Command | LaterMQError) -> None:
-            if isinstance(response, LaterMQError) or response.code:
-                exchange.fail(self._failure(response, one))
+            try:
+                reply = self._reply(response, one)
+            except LaterMQError as error:
+                exchange.fail(error)
                 return
-            reply = response.header(SendReply)
             if one.kind == pb.TRANSACTION or reply.recallHandle:
                 entry = _entry(one, reply)
                 exchange.reply(pb.SendMessageResponse(status=OK, entries=[entry]))
@@ -189,26 +184,28 @@ class SendCalls:
 
     def _result(self, one: SentMessage, results: "_Results", place: int) -> Callable[[Command | LaterMQError], None]:
         def on_response(response: Command | LaterMQError) -> None:
-            if isinstance(response, LaterMQError) or response.code:
-                results.put(place, self._failure(response, one))
-            else:
-                results.put(place, _entry(one, response.header(SendReply)))
+            try:
+                results.put(place, _entry(one, self._reply(response, one)))
+            except LaterMQError as error:
+                results.put(place, error)
 
         return on_response
 
-    def _failure(self, response: Command | LaterMQError, one: SentMessage) -> LaterMQError:
-        """Return the error for a message that was not stored, or perhaps not."""
+    def _reply(self, response: Command | LaterMQError, one: SentMessage) -> SendReply:
+        """Return where a message was stored. Raises the error if it was not, or perhaps not."""
         if isinstance(response, LaterMQError):
-            return response
+            raise response
+        if not response.code:
+            return header_of(response, SendReply)
         if response.code in (Response.TOPIC_NOT_EXIST, Response.NO_PERMISSION):
             self._topics.refresh(one.topic)
         if response.code == Response.MESSAGE_ILLEGAL and one.delivery_ms is not None:
             # Everything else is checked here, so the broker refuses the time.
-            return CallRefused(pb.ILLEGAL_DELIVERY_TIME, response.remark or "the delivery time is too far ahead")
+            raise CallRefused(pb.ILLEGAL_DELIVERY_TIME, response.remark or "the delivery time is too far ahead")
         if response.code == Response.SYSTEM_ERROR and one.delivery_ms is not None:
             # The broker has no other code for too many timers, in all or in one second.
-            return CallRefused(pb.TOO_MANY_REQUESTS, response.remark or "too many timers are pending")
-        return error_of(response)
+            raise CallRefused(pb.TOO_MANY_REQUESTS, response.remark or "too many timers are pending")
+        raise error_of(response)
 
     # RecallMessage
 
@@ -226,7 +223,7 @@ class SendCalls:
             if isinstance(response, LaterMQError) or response.code:
                 exchange.fail(response if isinstance(response, LaterMQError) else error_of(response))
             else:
-                message_id = response.header(RecallReply).msgId
+                message_id = response.text_fields().get("msgId", "")
                 exchange.reply(pb.RecallMessageResponse(status=OK, message_id=message_id))
 
         fields = {"producerGroup": topic, "topic": topic, "recallHandle": request.recall_handle}
