@@ -22,6 +22,7 @@ from latermq.broker.pop.acknowledgements import Acknowledgements
 from latermq.broker.pop.expiry import PopExpiry
 from latermq.broker.pop.pops import Pops
 from latermq.broker.pop.positions import PopPositions
+from latermq.broker.pop.pulled_queues import PulledQueues
 from latermq.broker.pop.reported_clients import ReportedClients
 from latermq.broker.pop.waiting_pops import WaitingPops
 from latermq.broker.tables.adopted_topics import adopt_queues, adopt_timer_topics
@@ -227,6 +228,7 @@ class Broker:
     def _open_for_pops(self, random_fraction: Callable[[], float]) -> None:
         """The parts of POP consumption."""
         operations, positions, store = self.pop_operations, self.pop_positions, self.store
+        self.pulled_queues = PulledQueues(self.in_flight, self.topics, self.members, self.client_clock)
         self.reported_clients = ReportedClients(operations, positions, self.members, self.clock, self.client_clock)
         self.pops = Pops(
             operations,
@@ -240,7 +242,7 @@ class Broker:
             self.clock,
             self.config.broker,
             random_fraction=random_fraction,
-            is_pulled=self.reported_clients.is_pulled,
+            is_pulled=self.pulled_queues.is_pulled,
         )
         self.pop_expiry = PopExpiry(
             store,
@@ -255,6 +257,7 @@ class Broker:
             self.timers.guard,
             self.clock,
             self.retention.expires_until,
+            self.pulled_queues.is_topic_pulled,
         )
         self.acknowledgements = Acknowledgements(
             operations, positions, self.pop_expiry, self.waiting_pops, self.topics, store.queues, self.clock
@@ -476,6 +479,7 @@ class Broker:
             **self.pop_expiry.statistics(),
             **self.acknowledgements.statistics(),
             **self.reported_clients.statistics(),
+            **self.pulled_queues.statistics(),
             **self.notices.statistics(),
             **self.timers.statistics(),
             **self.open_halves.statistics(),

@@ -270,6 +270,10 @@ class Members:
             if not current:
                 del self._memberships[channel]
 
+    def consumes(self, group: str, channel: Channel) -> bool:
+        """Return whether a client on this connection is a member of a consumer group."""
+        return any(one.group == group and one.consumes for one in self._memberships.get(channel, ()))
+
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         """Return a consumer group, or None if it has no connected members."""
         return self._consumers.get(name)

@@ -20,11 +20,15 @@ class TopicState(Struct):
 
 
 class QueueProgress(Struct):
-    """The end of a queue, the offset of a group in it, and the store time of the message it consumed last."""
+    """The end of a queue, the offset of a group in it, and the store time of the message it consumed last.
+
+    Messages before `delivered_offset` were popped. Some of them are in flight if it is beyond the group's offset.
+    """
 
     end_offset: int
     consumed_offset: int
     consumed_ms: int
+    delivered_offset: int
 
 
 class TopicProgress(Struct):

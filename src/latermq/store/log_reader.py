@@ -71,8 +71,11 @@ class LogReader:
         max_work: int = 1 << 20,
         record_work: int = 0,
         byte_work: int = 1,
+        until: int | None = None,
     ) -> Fetched:
         """Read records from `offset` on, at least one regardless of its size. Adjacent records are read as one piece.
+
+        With `until`, entries from that offset on are not read.
 
         Filters check the tags code of the entry first, then the record. Bodies are never decoded. Filtering a record of
         n bytes counts as `record_work + n · byte_work`. The call stops at `max_work` and returns how far it got.
@@ -82,7 +85,10 @@ class LogReader:
         records: list[bytes] = []
         run_start = run_end = -1
         while count < max_count and scanned < max_scan and total_bytes < max_bytes and work < max_work:
-            entries = queue.entries(next_offset, min(max_count - count if code_matches is None else 512, 512))
+            chunk = min(max_count - count if code_matches is None else 512, 512)
+            if until is not None:
+                chunk = min(chunk, until - next_offset)
+            entries = queue.entries(next_offset, chunk)
             if not entries:
                 break
             for at, size, code in ENTRY.iter_unpack(entries):

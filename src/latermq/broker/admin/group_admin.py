@@ -140,7 +140,9 @@ class GroupAdmin:
             consumed_ms = (
                 self._log_reader.store_timestamp_ms(queue, offset - 1) if queue is not None and offset > 0 else 0
             )
-            queues.append(QueueProgress(queue.next_offset if queue else 0, offset, max(consumed_ms, 0)))
+            end = queue.next_offset if queue else 0
+            delivered = self._popped.delivered_offset(group, topic.name, queue_id)
+            queues.append(QueueProgress(end, offset, max(consumed_ms, 0), max(offset, delivered)))
             yield
         pulled = self._traffic.pulled(topic.name, group, self._clock.monotonic_s())
         return TopicProgress(topic.name, queues, pulled.minute.per_second)

@@ -88,8 +88,9 @@ class MessageReader:
         *,
         message_filter: MessageFilter = EVERYTHING,
         max_bytes: int | None = None,
+        until: int | None = None,
     ) -> Pulled:
-        """Read from a queue. The caller has already called `check_readable`."""
+        """Read from a queue, up to the offset `until` if it is given. The caller has called `check_readable`."""
         queue = self._log_reader.queues.find(topic, queue_id)
         if queue is None or queue.next_offset == queue.min_offset:
             end = queue.next_offset if queue else 0
@@ -112,6 +113,7 @@ class MessageReader:
             max_work=self._max_work,
             record_work=message_filter.record_work,
             byte_work=message_filter.byte_work,
+            until=until,
         )
         self._exhausted_pulls += fetched.is_exhausted
         if not fetched.messages:

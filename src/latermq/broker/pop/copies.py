@@ -37,12 +37,12 @@ def next_attempt_topic(group: str, message: Message) -> str:
     return pop_retry_topic(group, base_topic(group, message))
 
 
-def retry_copy(group: str, message: Message, pop_ms: int, *, is_counted: bool) -> Draft:
-    """Return the copy of a message for its next attempt, which is not delayed."""
+def retry_copy(group: str, message: Message, pop_ms: int, topic: str, *, is_counted: bool) -> Draft:
+    """Return the copy of a message for its next attempt in a retry topic, which is not delayed."""
     properties = _kept_properties(message)
     return _draft(
         message,
-        next_attempt_topic(group, message),
+        topic,
         properties,
         # The most important ones first: those that do not fit are left out.
         {

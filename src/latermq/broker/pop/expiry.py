@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from latermq.broker.messages.long_polling import WaitingPulls
-from latermq.broker.pop.copies import dead_letter, retry_copy
+from latermq.broker.pop.copies import base_topic, dead_letter, next_attempt_topic, retry_copy
 from latermq.broker.pop.pops import Pops, max_attempts
 from latermq.broker.pop.positions import PopPositions
 from latermq.broker.pop.waiting_pops import WaitingPops
@@ -16,6 +16,7 @@ from latermq.group.pop.pop_journal import PopJournal
 from latermq.group.pop.popped_queue import PoppedQueue
 from latermq.group.pop.table import Due
 from latermq.group.subscriptions import SubscriptionGroups
+from latermq.message.names import retry_topic
 from latermq.message.record import Message
 from latermq.store.log_writer import Draft
 from latermq.store.message_store import MessageStore
@@ -44,8 +45,12 @@ class PopExpiry:
         guard: ClockGuard,
         clock: Clock,
         expires_until: Callable[[], int],
+        is_topic_pulled: Callable[[str, str], bool],
     ) -> None:
-        """`expires_until` returns the log offset before which retention removes everything that is not needed."""
+        """`expires_until` returns the log offset before which retention removes everything that is not needed.
+
+        `is_topic_pulled` returns whether a connected member of a group pulls a topic.
+        """
         self._store = store
         self._operations = operations
         self._table = operations.table
@@ -59,6 +64,7 @@ class PopExpiry:
         self._guard = guard
         self._clock = clock
         self._expires_until = expires_until
+        self._is_topic_pulled = is_topic_pulled
         self.needs_save = False  # a topic must be saved before copies are written to it
         self.failure = ""  # why copies could not be written, for operators
         self.revived = self.buried = self.lost = 0
@@ -123,10 +129,11 @@ class PopExpiry:
         size_bytes = 0
         refused: dict[str, str] = {}
         refused_rows = []
+        pulled: dict[str, bool] = {}  # by retry topic: a wide topic has many queues to look at
         for one in due:
             mask = 0
             for offset in one.offsets:
-                draft = self._draft(one, offset, in_order=in_order, is_forced=is_forced)
+                draft = self._draft(one, offset, pulled, in_order=in_order, is_forced=is_forced)
                 if draft is not None:
                     reason = refused.get(draft.topic)
                     if reason is None and not self._opens(draft.topic, refused):
@@ -171,7 +178,9 @@ class PopExpiry:
             refused[topic] = error.remark
         return topic not in refused
 
-    def _draft(self, one: Due, offset: int, *, in_order: bool, is_forced: bool) -> Draft | None:
+    def _draft(
+        self, one: Due, offset: int, pulled: dict[str, bool], *, in_order: bool, is_forced: bool
+    ) -> Draft | None:
         """Return the copy of a message, or None if the message is no longer in the log."""
         message = self._message(one.queue, offset)
         if message is None:
@@ -190,7 +199,13 @@ class PopExpiry:
             failures = message.reconsume_times + 1
             return dead_letter(name, message, failures, _failed(failures, attempts))
         self.revived += 1
-        return retry_copy(name, message, one.pop_ms, is_counted=is_counted)
+        topic = next_attempt_topic(name, message)
+        if one.queue.topic != retry_topic(name):  # a pop has taken it from there, so no member pulls it
+            if topic not in pulled:
+                pulled[topic] = self._is_topic_pulled(name, base_topic(name, message))
+            if pulled[topic]:  # members that pull do not read the retry topics of pops, but pops read theirs
+                topic = retry_topic(name)
+        return retry_copy(name, message, one.pop_ms, topic, is_counted=is_counted)
 
     def _message(self, queue: PoppedQueue, offset: int) -> Message | None:
         stored = self._store.queues.find(queue.topic, queue.queue_id)

@@ -87,9 +87,9 @@ class Pops:
         settings: BrokerConfig,
         *,
         random_fraction: Callable[[], float],
-        is_pulled: Callable[[str], bool],
+        is_pulled: Callable[[str, str, int], bool],
     ) -> None:
-        """`is_pulled` returns whether connected consumers of a group pull."""
+        """`is_pulled` returns whether a connected member of a group pulls a queue."""
         self._operations = operations
         self._table = operations.table
         self._positions = positions
@@ -147,7 +147,7 @@ class Pops:
         """Whether a pop would probably find messages. Filters are not considered."""
         for topic, queue_id in [*self._places(request), *self._retry_places(request)]:
             stored = self._queues.get((topic, queue_id))
-            if stored is None:
+            if stored is None or self._is_pulled(request.group, topic, queue_id):
                 continue
             queue = self._operations.find(request.group, topic, queue_id)
             if queue is not None and request.is_ordered:
@@ -214,7 +214,7 @@ class Pops:
         """Look for messages in one queue."""
         request = search.request
         stored = self._queues.get((topic, queue_id))
-        if stored is None or stored.next_offset == stored.min_offset:
+        if stored is None or stored.next_offset == stored.min_offset or self._is_pulled(request.group, topic, queue_id):
             return
         queue = self._table.queues.get((request.group, topic, queue_id))
         if queue is not None:
@@ -257,11 +257,11 @@ class Pops:
         """
         name = retry_topic(request.group)
         config = self._topics.find(name)
-        if config is None or self._is_pulled(request.group):
+        if config is None:
             return
         for queue_id in range(min(config.read_queues, _MAX_QUEUES)):
             stored = self._queues.get((name, queue_id))
-            if stored is None:
+            if stored is None or self._is_pulled(request.group, name, queue_id):
                 continue
             queue = self._operations.find(request.group, name, queue_id)
             start = self._table.next_of(queue) if queue is not None else self._start(request, name, stored)

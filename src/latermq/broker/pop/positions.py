@@ -80,6 +80,11 @@ class PopPositions:
         self.commit()
         return table.floor(queue)
 
+    def delivered_offset(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the offset up to which a group has popped a queue, 0 if it has not."""
+        queue = self._operations.find(group, topic, queue_id)
+        return self._operations.table.next_of(queue) if queue is not None else 0
+
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Continue at an offset that an operator chose. What is in flight is forgotten, and its handles are stale."""
         queue = self._operations.find(group, topic, queue_id)

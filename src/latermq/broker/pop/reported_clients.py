@@ -128,13 +128,6 @@ class ReportedClients:
             changed |= self._members.disconnected(self._known.pop(key).channel)
         return changed
 
-    def is_pulled(self, group: str) -> bool:
-        """Whether a connected member of a group pulls, instead of popping through a proxy or by itself."""
-        members = self._members.consumer_group(group)
-        if members is None or members.consume_type == POPS:
-            return False
-        return any(not isinstance(member.channel, ReportedChannel) for member in members.members.values())
-
     def statistics(self) -> dict[str, int]:
         """The number of clients behind proxies."""
         return {"reported_clients": len(self._known)}

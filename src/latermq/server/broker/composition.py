@@ -79,6 +79,7 @@ def broker_service(
         broker.topics,
         broker.topic_traffic,
         config.broker,
+        broker.pulled_queues,
     )
     table.add(pulls.endpoints)
 
@@ -96,6 +97,7 @@ def broker_service(
         broker.client_clock,
         config,
         group_changes.notify,
+        broker.pulled_queues,
         note_producers,
     )
     table.add(consumers.endpoints)

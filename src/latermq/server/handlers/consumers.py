@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from latermq.broker.messages.progress import ConsumerProgress
 from latermq.broker.messages.reply_budget import ReplyBudget
+from latermq.broker.pop.pulled_queues import PulledQueues
 from latermq.broker.tables.topics import Topics
 from latermq.clock import Clock
 from latermq.config import Config
@@ -61,6 +62,7 @@ class ConsumerRequests:
         client_clock: Clock,
         config: Config,
         notify: Callable[[set[str]], None],
+        pulled_queues: PulledQueues,
         on_producers: Callable[[list[str]], None] = lambda groups: None,
     ) -> None:
         """`notify` informs the members of groups that their groups changed.
@@ -77,6 +79,7 @@ class ConsumerRequests:
         self._client_clock = client_clock
         self._config = config
         self._notify = notify
+        self._pulled_queues = pulled_queues
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -121,6 +124,8 @@ class ConsumerRequests:
             connection.peer_host,
             is_reset=is_offline,
         )
+        # A member that is busy with what it has pulled still commits every few seconds.
+        self._pulled_queues.enter(header.consumerGroup, header.topic, header.queueId, connection)
         return encode_response(command)
 
     # Clients and their groups

@@ -6,6 +6,7 @@ from latermq.broker.messages.long_polling import WaitingPull, WaitingPulls
 from latermq.broker.messages.progress import ConsumerProgress
 from latermq.broker.messages.reader import MessageReader, Pulled
 from latermq.broker.metrics.topic_traffic import TopicTraffic
+from latermq.broker.pop.pulled_queues import PulledQueues
 from latermq.broker.tables.topics import Topics
 from latermq.config import BrokerConfig
 from latermq.errors import LaterMQError, SubscriptionNotFound, SubscriptionOutdated
@@ -46,6 +47,7 @@ class PullRequests:
         topics: Topics,
         traffic: TopicTraffic,
         settings: BrokerConfig,
+        pulled_queues: PulledQueues,
     ) -> None:
         self._reader = reader
         self._waiting_pulls = waiting_pulls
@@ -56,6 +58,7 @@ class PullRequests:
         self._topics = topics
         self._traffic = traffic
         self._settings = settings
+        self._pulled_queues = pulled_queues
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -72,14 +75,21 @@ class PullRequests:
             self._progress.commit(
                 header.consumerGroup, header.topic, header.queueId, header.commitOffset, connection.peer_host
             )
+        offset, until = header.queueOffset, None
+        popped = self._pulled_queues.enter(header.consumerGroup, header.topic, header.queueId, connection)
+        if popped is not None:
+            offset, until = self._pulled_queues.left_to_pulls(popped, offset)
         pulled = self._reader.pull(
             header.topic,
             header.queueId,
-            header.queueOffset,
+            offset,
             header.maxMsgNums,
             message_filter=message_filter,
             max_bytes=header.maxMsgBytes,
+            until=until,
         )
+        if offset != header.queueOffset and pulled.status is PullStatus.NO_NEW_MESSAGE:
+            pulled.status = PullStatus.NO_MATCHED_MESSAGE  # tells the client how far it may skip
         may_wait = header.sysFlag & PULL_SUSPEND and header.suspendTimeoutMillis > 0 and not command.is_oneway
         if may_wait and _is_at_end(pulled):
             self._suspend(connection, command, header, message_filter, pulled.next_offset)
@@ -114,6 +124,9 @@ class PullRequests:
         connection = pull.client
         assert isinstance(connection, Connection)
         topic, queue_id = pull.queue
+        popped = self._pulled_queues.find(pull.group, topic, queue_id)
+        if popped is not None:
+            pull.offset = self._pulled_queues.left_to_pulls(popped, pull.offset)[0]
         try:
             pulled = self._reader.pull(
                 topic,

@@ -35,7 +35,7 @@ def consume_stats(topics: Iterable[TopicProgress], broker_name: str) -> Steps[Co
             OffsetWrapper(
                 brokerOffset=one.end_offset,
                 consumerOffset=one.consumed_offset,
-                pullOffset=one.consumed_offset,
+                pullOffset=one.delivered_offset,
                 lastTimestamp=one.consumed_ms,
             ),
         )
