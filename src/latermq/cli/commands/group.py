@@ -153,6 +153,8 @@ def show(
         "lag": "lag",
         "last_consumed": "last consumed",
     }
+    if any(row["in_flight"] for row in queues):
+        queue_columns["in_flight"] = "in flight"
     print_rows(queues, queue_columns, as_json=json, empty=f"group {group} has no offsets yet")
 
 
@@ -227,6 +229,7 @@ async def _queue_rows(admin: "Admin", group: str, topic: str | None) -> list[dic
             "offset": offsets.consumerOffset,
             "max_offset": offsets.brokerOffset,
             "lag": offsets.brokerOffset - offsets.consumerOffset,
+            "in_flight": max(0, offsets.pullOffset - offsets.consumerOffset),
             "last_consumed_ms": offsets.lastTimestamp,
             "last_consumed": moment(offsets.lastTimestamp),
         }

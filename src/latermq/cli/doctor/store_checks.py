@@ -65,12 +65,29 @@ def _rehearse(disk: "Disk", config: Config) -> list[Check]:
         recovery = broker.store.recovery
         state = "after a crash" if recovery.crashed else "stopped cleanly"
         end = f"log offsets {broker.store.log.start} to {recovery.log_end}"
+        held = _messages_in_flight(broker)
         if not problems:
-            return [Check("store", "ok", f"{state}, {end}")]
-        return [Check("store", "warn", f"can start; {state}, {end}", "See the lines below"), *problems]
+            return [Check("store", "ok", f"{state}, {end}"), *held]
+        return [Check("store", "warn", f"can start; {state}, {end}", "See the lines below"), *held, *problems]
     finally:
         broker.timers.engine.close()
         broker.far_names.close()
+
+
+def _messages_in_flight(broker: "Broker") -> list[Check]:
+    """What only LaterMQ knows about groups that pop. There is no line if there are none."""
+    held = broker.in_flight.held
+    if not held:
+        return []
+    return [
+        Check(
+            "messages in flight",
+            "ok",
+            f"{held} of groups that pop",
+            "Before Apache's broker opens this store, let their consumers finish: it delivers all messages from the "
+            "groups' offsets on again",
+        )
+    ]
 
 
 def _problems(broker: "Broker", config: Config) -> list[Check]:
