@@ -11,6 +11,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.message.MessageRequestMode;
 import org.apache.rocketmq.remoting.protocol.ResponseCode;
 import org.apache.rocketmq.remoting.protocol.route.BrokerData;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
@@ -20,6 +21,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 final class Administering {
     private static final Map<String, DefaultMQAdminExt> ADMINS = new ConcurrentHashMap<>();
     private static final long ROUTE_WAIT_MS = 10_000;
+    private static final long MODE_TIMEOUT_MS = 10_000;
     private static final long ROUTE_POLL_MS = 20;
 
     private Administering() {
@@ -66,6 +68,17 @@ final class Administering {
                 queues.add(json);
             });
         return JSONObject.of("queues", queues);
+    }
+
+    /** Lets a group pull or pop a topic on every broker. */
+    static JSONObject setMode(JSONObject arguments) throws Exception {
+        DefaultMQAdminExt admin = admin(arguments);
+        MessageRequestMode mode = MessageRequestMode.valueOf(arguments.getString("mode"));
+        for (BrokerData broker : awaitBrokers(admin)) {
+            admin.setMessageRequestMode(broker.selectBrokerAddr(), arguments.getString("topic"),
+                arguments.getString("group"), mode, arguments.getIntValue("shared_with", 0), MODE_TIMEOUT_MS);
+        }
+        return new JSONObject();
     }
 
     /** Runs {@code mqadmin} with {@code argv} and returns what it printed; it reports failures only there. */

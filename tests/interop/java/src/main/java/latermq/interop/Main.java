@@ -45,6 +45,7 @@ public final class Main {
         COMMANDS.put("make_topics", Administering::makeTopics);
         COMMANDS.put("consumer_ids", Administering::consumerIds);
         COMMANDS.put("group_offsets", Administering::groupOffsets);
+        COMMANDS.put("set_mode", Administering::setMode);
         COMMANDS.put("mqadmin", Administering::mqadmin);
     }
 

@@ -15,6 +15,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.impl.consumer.RebalanceImpl;
 import org.apache.rocketmq.common.UtilAll;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -58,9 +59,9 @@ final class PushConsuming {
     }
 
     static JSONObject assigned(JSONObject arguments) {
-        DefaultMQPushConsumer consumer = named(arguments);
-        return JSONObject.of("queues", queues(
-            consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet()));
+        RebalanceImpl rebalance = named(arguments).getDefaultMQPushConsumerImpl().getRebalanceImpl();
+        return JSONObject.of("queues", queues(rebalance.getProcessQueueTable().keySet()),
+            "pop_queues", queues(rebalance.getPopProcessQueueTable().keySet()));
     }
 
     static JSONObject stop(JSONObject arguments) {
@@ -96,6 +97,10 @@ final class PushConsuming {
         consumer.setPersistConsumerOffsetInterval(OFFSETS_MS);
         consumer.setConsumeThreadMin(arguments.getIntValue("threads", 4));
         consumer.setConsumeThreadMax(arguments.getIntValue("threads", 4));
+        if (arguments.getBooleanValue("server_rebalance")) {
+            consumer.setClientRebalance(false);
+        }
+        consumer.setPopInvisibleTime(arguments.getLongValue("invisible_ms", consumer.getPopInvisibleTime()));
         if (arguments.getBooleanValue("broadcasting")) {
             consumer.setMessageModel(MessageModel.BROADCASTING);
         }
