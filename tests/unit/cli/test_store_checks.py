@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from latermq.broker.broker import Broker
+from latermq.broker.pop.pop_request import PopRequest
 from latermq.cli.doctor.checks import Check
 from latermq.cli.doctor.store_checks import check_store
 from latermq.clock import SystemClock
@@ -217,3 +218,20 @@ def test_a_start_does_not_fail_while_doctor_checks_the_lock(tmp_path: Path) -> N
         fcntl.flock(asking, fcntl.LOCK_EX)
         threading.Timer(0.02, fcntl.flock, (asking, fcntl.LOCK_UN)).start()
         FileDisk(tmp_path, time.sleep).lock()
+
+
+def test_messages_in_flight_are_shown_because_apaches_broker_does_not_know_them(tmp_path: Path) -> None:
+    make_store(tmp_path)
+    assert "messages in flight" not in examine(tmp_path)
+    broker = Broker(config(), FileDisk(tmp_path), SystemClock(), host="127.0.0.1", port=10911, new_store_id="s" * 32)
+    broker.groups.require("readers")
+    [topic] = {
+        queue.topic for queue in broker.store.queues if queue.queue_id == 1 and not queue.topic.startswith("rmq_")
+    }
+    popped = broker.pops.pop(PopRequest("readers", topic, 1, 5, 3_600_000))
+    assert popped.messages == 5
+    broker.pop_positions.commit()
+    broker.close()
+    check = examine(tmp_path)["messages in flight"]
+    assert (check.status, check.details) == ("ok", "5 of groups that pop")
+    assert "Apache" in check.advice
