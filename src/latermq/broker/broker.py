@@ -170,7 +170,9 @@ class Broker:
     ) -> tuple[MessageStore, TransactionState]:
         config, precision_ms = self.config, int(self.config.timer.import_precision)
         settings = config.transaction
-        schedule = CheckSchedule(settings.check_after, settings.check_every, settings.checks, settings.timeout)
+        # As in RocketMQ, an open transaction keeps the log no longer than other messages.
+        timeout_ms = min(settings.timeout, config.store.retention)
+        schedule = CheckSchedule(settings.check_after, settings.check_every, settings.checks, timeout_ms)
         self.open_halves = OpenHalves(schedule, settings.max_open)
         transactions = TransactionState(self.open_halves)
         store = MessageStore(

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from latermq.broker.broker import Broker
 from latermq.clock import SimulatedClock
-from latermq.config import TransactionConfig
+from latermq.config import Duration, TransactionConfig
 from latermq.errors import (
     IllegalMessage,
     IllegalOperation,
@@ -24,7 +25,7 @@ from latermq.model.transaction import Decision, EndTransaction
 from latermq.protocol.remoting.frames import FrameReader
 from latermq.protocol.remoting.transactions import encode_check
 from latermq.store.files.memory_disk import MemoryDisk
-from tests.support.brokers_in_memory import HOST, STAMP, bodies, messages, open_broker, pass_time, send
+from tests.support.brokers_in_memory import HOST, STAMP, STORE, bodies, messages, open_broker, pass_time, send
 from tests.support.producers import GROUP, commit, connect, end, end_by_key, roll_back, run_checks, send_half
 
 NOW_MS = 1_800_000_000_000
@@ -470,3 +471,32 @@ def test_an_open_half_keeps_its_segment(broker: Broker, clock: SimulatedClock) -
     with pytest.raises(TransactionNotFound, match="no half message at these offsets"):
         commit(broker, half)
     assert bodies(broker)[-1] == b"one"
+
+
+def test_a_damaged_half_is_given_up_and_the_others_are_asked_for(
+    broker: Broker, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(broker)
+    damaged, whole = send_half(broker, b"damaged"), send_half(broker, b"whole")
+    read = broker.store.reader.read_message
+    bad_offset = int(damaged.message_id[-16:], 16)
+    monkeypatch.setattr(
+        type(broker.store.reader), "read_message", lambda _, offset: None if offset == bad_offset else read(offset)
+    )
+    with pytest.raises(TransactionNotFound, match="damaged"):
+        commit(broker, damaged)
+    clock.advance(6_000)
+    assert [message.body for _, message in run_checks(broker)] == [b"whole"]
+    commit(broker, whole)
+    assert len(broker.open_halves) == 0
+
+
+def test_a_transaction_keeps_the_log_no_longer_than_other_messages(disk: MemoryDisk, clock: SimulatedClock) -> None:
+    broker = open_broker(disk, clock, store=msgspec.structs.replace(STORE, retention=Duration.parse("1h")))
+    send_half(broker, b"one", CHECK_IMMUNITY_TIME_IN_SECONDS="999999999")
+    clock.advance(3_600_000)
+    run_checks(broker)
+    assert len(broker.open_halves) == 1
+    clock.advance(30_001)
+    run_checks(broker)
+    assert bodies(broker, TRANSACTION_CHECK_TOPIC) == [b"one"]

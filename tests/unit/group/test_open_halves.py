@@ -328,3 +328,35 @@ def test_the_checkpoint_field_is_small_while_transactions_end_in_order() -> None
     saved = load_checkpoint(own.disk)
     assert saved is not None
     assert bytes(saved.more["transactions"]) == b'{"ended":[[0,200]],"checks":{}}'
+
+
+def test_copies_of_halves_by_apaches_broker_go_on_with_their_checks_unless_the_first_one_has_ended() -> None:
+    own = Halves(MemoryDisk())
+    for number, more in enumerate(
+        (
+            {},  # committed, with its op record
+            {"TRAN_PREPARED_QUEUE_OFFSET": "0"},  # a copy of it
+            {"TRANSACTION_CHECK_TIMES": "4"},
+            {"TRANSACTION_CHECK_TIMES": "many"},
+        )
+    ):
+        properties = encode_properties({"UNIQ_KEY": f"k{number}", "PGROUP": "producers"} | more).encode()
+        own.store.writer.append(HALF_TOPIC, 0, b"x", properties, 1, HOST)
+    own.store.writer.append(OP_HALF_TOPIC, 0, b"0,", encode_properties({"TAGS": "d"}).encode(), 1, HOST)
+    own.store.release()
+    own.disk.remove(CHECKPOINT)
+    again = Halves(own.disk.after_process_crash())
+    assert again.keys() == ["k2", "k3"]
+    assert again.open.checks == {2: 4}
+    assert asked(again.open, NOW_MS + 29_999) == [3], "a copy was stored at its last check"
+    assert asked(again.open, NOW_MS + 30_000) == [3, 2]
+
+
+def test_ends_that_apaches_broker_wrote_after_the_last_checkpoint_count() -> None:
+    own = Halves(MemoryDisk())
+    own.send("k0")
+    own.send("k1")
+    own.save()
+    own.store.writer.append(OP_HALF_TOPIC, 0, b"1,", encode_properties({"TAGS": "d"}).encode(), 1, HOST)
+    again = own.killed()
+    assert asked(again.open, NOW_MS + 6_000) == [0]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from latermq.broker.messages.write_gate import WriteGate
 from latermq.broker.tables.topics import Topics
 from latermq.clock import Clock
-from latermq.errors import ServiceUnavailable
+from latermq.errors import IllegalMessage, ServiceUnavailable
 from latermq.group.members import Channel, Members
 from latermq.group.transactions.half_topic import GIVEN_UP, HalfTopic
 from latermq.group.transactions.open_halves import Half, OpenHalves
@@ -85,9 +85,12 @@ class TransactionChecks:
                 break
             producers = [one.channel for one in self._members.producers(half.producer_group)]
             ready = [channel for channel in producers if not channel.is_closing and not channel.is_paused]
-            if ready:
+            message = self._reader.read_message(half.physical_offset) if ready else None
+            if ready and message is None:
+                self._give_up(half, now_ms)
+            elif message is not None:
                 self._turn += 1
-                send(ready[self._turn % len(ready)], self._message(half))
+                send(ready[self._turn % len(ready)], message)
                 self._halves.note_asked(half, now_ms)
                 self._tallies.checks += 1
                 sent_bytes += half.size
@@ -97,14 +100,13 @@ class TransactionChecks:
                 self._halves.note_unreachable(half, now_ms)
         return self.wait_ms()
 
-    def _message(self, half: Half) -> Message:
-        message = self._reader.read_message(half.physical_offset)
-        assert message is not None, f"retention has dropped the open half at {half.physical_offset}"
-        return message
-
     def _give_up(self, half: Half, now_ms: int) -> None:
         """Move a half to the topic for transactions that no producer ended."""
-        message = self._message(half)
+        message = self._reader.read_message(half.physical_offset)
+        if message is None:  # the record is damaged: one bad sector must not stop the checks of all others
+            self._half_topic.end([], [], [half], now_ms)
+            self._tallies.given_up += 1
+            return
         if self._topics.find(TRANSACTION_CHECK_TOPIC) is None:
             self._topics.adopt(Topic(name=TRANSACTION_CHECK_TOPIC, read_queues=1, write_queues=1, permissions=READ))
         draft = Draft(
@@ -118,5 +120,9 @@ class TransactionChecks:
             message.sysflag & SYSFLAG_FROM_SENDER,
             message.reconsume_times,
         )
-        self._half_topic.end([draft], [half], [], now_ms, outcome=GIVEN_UP)
+        try:
+            self._half_topic.end([draft], [half], [], now_ms, outcome=GIVEN_UP)
+        except IllegalMessage:  # a half of another broker that does not fit a segment of this one
+            self._halves.postpone(half, now_ms + self._halves.schedule.every_ms)
+            return
         self._tallies.given_up += 1

@@ -103,7 +103,11 @@ class Decisions:
     def _commit(self, half: Half, twins: list[Half]) -> int:
         """Store the final message and the end of the half in one block. A delayed message begins to wait now."""
         message = self._reader.read_message(half.physical_offset)
-        assert message is not None, f"retention has dropped the open half at {half.physical_offset}"
+        if message is None:
+            raise TransactionNotFound(
+                "the record of the half message is damaged",
+                hint="Send the message again; restore the log if others fail",
+            )
         queue_id = self._destinations.queue_for(half.topic, real_queue_id(message.properties))
         if isinstance(queue_id, str):
             raise TopicNotFound(
