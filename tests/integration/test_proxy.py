@@ -78,6 +78,19 @@ def test_a_route_needs_the_endpoints_that_the_client_used(client: GrpcClient) ->
     assert assign(client, "any", "g").status.code == pb.ILLEGAL_ACCESS_POINT
 
 
+def test_a_large_request_has_no_larger_answer(client: GrpcClient) -> None:
+    address = client.endpoints.addresses[0]
+    request = pb.QueryRouteRequest(topic=pb.Resource(name="any"), endpoints=client.endpoints)
+    # A field that this version does not know, in each message that is repeated for each queue.
+    unknown = b"\xa2\x06" + b"\x80\x80\x40" + b"x" * (1 << 20)
+    request.topic.MergeFromString(unknown)
+    answer = client.call("QueryRoute", request, pb.QueryRouteResponse)
+    assert (answer.status.code, len(answer.message_queues)) == (pb.OK, 8)
+    assert answer.ByteSize() < 10_000
+    request.endpoints.addresses.extend([address] * 10_000)
+    assert client.call("QueryRoute", request, pb.QueryRouteResponse).status.code == pb.ILLEGAL_ACCESS_POINT
+
+
 def assign(client: GrpcClient, topic: str, group: str) -> pb.QueryAssignmentResponse:
     request = pb.QueryAssignmentRequest(
         topic=pb.Resource(name=topic), group=pb.Resource(name=group), endpoints=client.endpoints

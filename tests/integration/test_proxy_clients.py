@@ -9,12 +9,14 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from latermq.protocol.http2.frames import DATA, HEADERS, PREFACE, SETTINGS_ACK, frame, settings_frame
 from latermq.protocol.http2.grpc.messages import message_prefix
 from latermq.protocol.http2.hpack.encoder import encode_fields
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.server.proxy.call_table import SERVICE
+from tests.integration.test_proxy import send
 from tests.interop.ports import free_port
 from tests.interop.waiting import wait_until
 from tests.support.grpc_client import GrpcClient, grpc_client
@@ -187,7 +189,9 @@ def test_5000_idle_streams_take_little_memory(server: Server) -> None:
     try:
         wait_until(lambda: clients() - before == 5000, 30.0, "5,000 clients")
         assert scrape(METRICS_PORT).value("latermq_proxy_telemetry_streams") >= 5000
-        assert (resident_bytes(pid) - before_bytes) / 5000 < 6_000
+        per_stream_bytes = (resident_bytes(pid) - before_bytes) / 5000
+        print(f"{per_stream_bytes:.0f} bytes per stream")
+        assert per_stream_bytes < 6_000
     finally:
         for sock in socks:
             sock.close()
@@ -263,6 +267,15 @@ def test_a_stop_ends_the_streams_and_exits_with_0(tmp_path: Path) -> None:
     with serving(tmp_path / "data", grpc=True) as server, grpc_client(server.proxy) as client:
         stream = client.telemetry(producing("t"))
         stream.next()
+        queue = client.route("t").message_queues[0]
+        send(client, "t")
+        request = pb.ReceiveMessageRequest(
+            group=pb.Resource(name="g"), message_queue=queue, batch_size=1, invisible_duration=Duration(seconds=20)
+        )
+        request.long_polling_timeout.FromSeconds(15)
+        list(client.stream("ReceiveMessage", request, pb.ReceiveMessageResponse))  # creates the group at the end
+        waiting = client.stream("ReceiveMessage", request, pb.ReceiveMessageResponse)
+        time.sleep(0.5)
         pid = server.proxy_pid()
         began_s = time.monotonic()
         os.kill(pid, signal.SIGTERM)
@@ -270,6 +283,7 @@ def test_a_stop_ends_the_streams_and_exits_with_0(tmp_path: Path) -> None:
             stream.next()
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         assert caught.value.details() == "the proxy is stopping"
+        assert [answer.status.code for answer in waiting if answer.HasField("status")] == [pb.MESSAGE_NOT_FOUND]
         wait_until(lambda: "proxy exited and is being restarted" in server.log(), 15.0, "the end of the proxy")
         assert time.monotonic() - began_s < 8
         assert "exit code 0" in server.log()

@@ -228,7 +228,10 @@ class Clients:
             self._attached[client.key] = client
         client.streams.append(stream)
         if len(client.streams) > MAX_STREAMS:
-            client.streams.pop(0).end("the client has newer streams")
+            # The oldest from the same address, perhaps this one: another host cannot end the streams of a client.
+            oldest = next(one for one in client.streams if one.peer == stream.peer)
+            client.streams.remove(oldest)
+            oldest.end("the client has too many streams")
 
     def _order_of(self, client: Client) -> OrderedDict[Key, Client]:
         return self._attached if client.streams else self._detached[client.network]

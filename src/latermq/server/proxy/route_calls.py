@@ -13,6 +13,7 @@ from latermq.server.proxy.statuses import OK
 from latermq.server.proxy.topics import TopicInfo, Topics
 from latermq.server.remoting.access import GET, PUB, SUB
 
+MAX_ENDPOINTS_BYTES = 4096
 ALL_QUEUES = -1  # the id of an assignment: the broker chooses
 _TYPES: dict[str, list[pb.MessageType]] = {
     "NORMAL": [pb.NORMAL],
@@ -67,20 +68,20 @@ class RouteCalls:
         ]
 
     def _query_route(self, exchange: Exchange, request: pb.QueryRouteRequest) -> None:
-        _check_endpoints(request.endpoints)
+        topic, endpoints = _own_copies(request.topic, request.endpoints)
 
         def then(found: TopicInfo | LaterMQError) -> None:
             if isinstance(found, LaterMQError):
                 exchange.fail(found)
             else:
-                queues = message_queues(found, request.topic, request.endpoints)
+                queues = message_queues(found, topic, endpoints)
                 exchange.reply(pb.QueryRouteResponse(status=OK, message_queues=queues))
 
         self._topics.get(topic_name(request.topic), then)
 
     def _query_assignment(self, exchange: Exchange, request: pb.QueryAssignmentRequest) -> None:
-        _check_endpoints(request.endpoints)
-        topic, group = topic_name(request.topic), group_name(request.group)
+        topic, endpoints = _own_copies(request.topic, request.endpoints)
+        group = group_name(request.group)
 
         def with_topic(info: TopicInfo | LaterMQError) -> None:
             if isinstance(info, LaterMQError):
@@ -91,14 +92,14 @@ class RouteCalls:
         def with_group(info: TopicInfo, found: Group | LaterMQError) -> None:
             # Without the group's configuration consumers still receive: the broker itself keeps the order.
             is_ordered = isinstance(found, Group) and found.is_ordered
-            queues = assigned_queues(info, request.topic, request.endpoints, is_ordered)
+            queues = assigned_queues(info, topic, endpoints, is_ordered)
             if queues:
                 assignments = [pb.Assignment(message_queue=queue) for queue in queues]
                 exchange.reply(pb.QueryAssignmentResponse(status=OK, assignments=assignments))
             else:
-                exchange.fail(CallRefused(pb.FORBIDDEN, f"topic {topic!r} has no readable queue"))
+                exchange.fail(CallRefused(pb.FORBIDDEN, f"topic {topic.name!r} has no readable queue"))
 
-        self._topics.get(topic, with_topic)
+        self._topics.get(topic_name(request.topic), with_topic)
 
 
 def message_queues(info: TopicInfo, topic: pb.Resource, endpoints: pb.Endpoints) -> list[pb.MessageQueue]:
@@ -152,8 +153,19 @@ def assigned_queues(
     return list(found.values())
 
 
-def _check_endpoints(endpoints: pb.Endpoints) -> None:
-    if not endpoints.addresses:
+def _own_copies(topic: pb.Resource, endpoints: pb.Endpoints) -> tuple[pb.Resource, pb.Endpoints]:
+    """Return the parts of a request that are repeated for each queue, without fields that are unknown here.
+
+    A request of some megabytes could otherwise have an answer of gigabytes.
+    """
+    if not endpoints.addresses or endpoints.ByteSize() > MAX_ENDPOINTS_BYTES:
         raise CallRefused(
-            pb.ILLEGAL_ACCESS_POINT, "the request has no endpoints", hint="Send those that the client connected to"
+            pb.ILLEGAL_ACCESS_POINT,
+            f"the request has {len(endpoints.addresses)} endpoints of {endpoints.ByteSize()} bytes",
+            hint=f"Send those that the client connected to, at most {MAX_ENDPOINTS_BYTES} bytes",
         )
+    addresses = [pb.Address(host=address.host, port=address.port) for address in endpoints.addresses]
+    return (
+        pb.Resource(resource_namespace=topic.resource_namespace, name=topic.name),
+        pb.Endpoints(scheme=endpoints.scheme, addresses=addresses),
+    )

@@ -76,14 +76,26 @@ class Telemetry:
 class TelemetryStream(Receiver):
     """One stream."""
 
-    __slots__ = ("_call", "_client", "_client_id", "_owed", "_retry", "_telemetry", "peer")
+    __slots__ = (
+        "_call",
+        "_client",
+        "_client_id",
+        "_is_answered",
+        "_is_asking",
+        "_retry",
+        "_telemetry",
+        "_unanswered",
+        "peer",
+    )
 
     def __init__(self, telemetry: Telemetry, call: Call, client_id: str) -> None:
         self._telemetry = telemetry
         self._call = call
         self._client_id = client_id
         self._client: Client | None = None
-        self._owed: pb.TelemetryCommand | None = None  # an answer to a client that does not read
+        self._unanswered: pb.Settings | None = None  # of a consumer whose group is being looked up
+        self._is_asking = False
+        self._is_answered = False
         self._retry: asyncio.TimerHandle | None = None
         self.peer = call.connection.peer[0]
         call.on_cancel = self._detach
@@ -140,44 +152,43 @@ class TelemetryStream(Receiver):
             telemetry.clients.detach(self._client, self)  # the client has changed its group
         self._client = client
         if role.group:
-            self._answer_consumer(role.group, settings)
+            self._unanswered = settings
+            self._ask_group()
         else:
             self._answer(telemetry.answers.for_producer(settings))
 
-    def _answer_consumer(self, group: str, settings: pb.Settings) -> None:
+    def _ask_group(self) -> None:
+        """Answer the last settings of a consumer with the configuration of its group, by one look-up at a time."""
         self._stop_retry()
+        if not self._is_asking and self._client is not None:
+            self._is_asking = True
+            group = self._client.group
+            self._telemetry.groups.get(group, lambda found: self._on_group(group, found))
 
-        def then(found: Group | LaterMQError) -> None:
-            if not self._call.is_open:
-                return
-            if isinstance(found, Group):
-                self._answer(self._telemetry.answers.for_consumer(settings, found))
-            else:
-                # An error would end the stream, and Python's client never opens another. It waits instead.
-                loop = asyncio.get_running_loop()
-                self._stop_retry()
-                self._retry = loop.call_later(RETRY_S, self._answer_consumer, group, settings)
-
-        self._telemetry.groups.get(group, then)
+    def _on_group(self, group: str, found: Group | LaterMQError) -> None:
+        self._is_asking = False
+        settings = self._unanswered
+        if settings is None or self._client is None or not self._call.is_open:
+            return
+        if group != self._client.group:
+            self._ask_group()  # the client has changed it meanwhile
+        elif isinstance(found, Group):
+            self._unanswered = None
+            self._answer(self._telemetry.answers.for_consumer(settings, found))
+        else:
+            # An error would end the stream, and Python's client never opens another. It waits instead.
+            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._ask_group)
 
     def _answer(self, settings: pb.Settings) -> None:
-        """Send the answer, or only the last one when a client reads again that had stopped to."""
-        answer = pb.TelemetryCommand(status=OK, settings=settings)
-        if self._owed is not None:
-            self._owed = answer
-        elif self._call.is_writable:
-            self._call.send(answer.SerializeToString())
-        else:
-            self._owed = answer
-            self._call.when_writable(self._pay)
-
-    def _pay(self) -> None:
-        owed, self._owed = self._owed, None
-        if owed is not None and self._call.is_open:
-            self._call.send(owed.SerializeToString())
+        """Send an answer. A client that does not read gets the first one alone, so that answers do not pile up."""
+        if self._is_answered and not self._call.is_writable:
+            return
+        self._is_answered = True
+        self._call.send(pb.TelemetryCommand(status=OK, settings=settings).SerializeToString())
 
     def _detach(self) -> None:
         self._stop_retry()
+        self._unanswered = None
         if self._client is not None:
             self._telemetry.clients.detach(self._client, self)
         self._telemetry.ended(self)

@@ -144,6 +144,16 @@ def test_a_client_has_few_streams() -> None:
     assert watched.clients.statistics()["client_streams"] == MAX_STREAMS
 
 
+def test_streams_from_another_address_do_not_end_those_of_a_client() -> None:
+    watched = Watched()
+    own = watched.producer("p", "t")
+    others = [watched.producer("p", "t", peer=THERE) for _ in range(10)]
+    assert not own.end_reason
+    assert sum(not stream.end_reason for stream in others) == MAX_STREAMS - 1
+    watched.producer("p", "t")
+    assert own.end_reason, "its own newer streams do"
+
+
 def test_publishers_of_a_topic_take_turns_and_one_that_does_not_read_is_passed_over() -> None:
     watched = Watched()
     first, second, slow = (watched.producer(name, "t", "u") for name in ("first", "second", "slow"))
