@@ -87,6 +87,19 @@ def test_a_pull_that_finds_nothing_but_popped_messages_moves_on() -> None:
     assert member.queues[FIRST].next_offset == 3
 
 
+def test_a_member_that_read_the_offset_before_pops_went_on_gets_nothing_twice() -> None:
+    group = MixedGroup()
+    group.send(5)
+    member = PullMember(group, "puller")
+    member.own(FIRST)
+    assert member.queues[FIRST].next_offset == 0
+    for one in group.pop(3):
+        group.ack(*one)
+    member.commit(FIRST)
+    assert member.pull(FIRST) == ["m3", "m4"]
+    assert group.floor(FIRST) == 3
+
+
 def test_a_pull_from_before_the_offset_of_the_group_ends_at_messages_in_flight() -> None:
     group = MixedGroup()
     group.send(5)
@@ -95,6 +108,7 @@ def test_a_pull_from_before_the_offset_of_the_group_ends_at_messages_in_flight()
     group.pop(2)
     member = PullMember(group, "puller")
     member.own(FIRST)
+    assert member.pull(FIRST) == ["m4"]
     member.queues[FIRST].next_offset = 0
     assert member.pull(FIRST) == ["m0", "m1"]
     assert member.pull(FIRST) == ["m4"]
@@ -176,7 +190,7 @@ def test_the_pulled_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     group = MixedGroup()
     member = PullMember(group, "puller")
     for queue_id in range(QUEUES):
-        group.broker.pulled_queues.enter(GROUP, TOPIC, queue_id, member.connection)
+        group.broker.pulled_queues.pull(GROUP, TOPIC, queue_id, 0, member.connection)
     group.broker.pulled_queues.forget_old()
     assert group.broker.statistics()["pulled_queues"] == 0
     assert group.broker.pulled_queues.overflows == 1

@@ -7,7 +7,6 @@ what was popped.
 from latermq.broker.tables.topics import Topics
 from latermq.clock import Clock
 from latermq.group.members import Channel, Members
-from latermq.group.pop.popped_queue import PoppedQueue
 from latermq.group.pop.table import InFlightTable
 
 # A queue belongs to a member for at least this long after its last pull or commit, and up to twice as long. Clients
@@ -32,25 +31,34 @@ class PulledQueues:
         self._since_s = client_clock.monotonic_s()
         self.overflows = 0
 
-    def enter(self, group: str, topic: str, queue_id: int, by: Channel) -> PoppedQueue | None:
-        """Note a pull or a commit. Return the queue if the group has also popped from it."""
-        key = group, topic, queue_id
-        self._recent[key] = by
-        return self._popped.get(key)
+    def pull(self, group: str, topic: str, queue_id: int, offset: int, by: Channel) -> tuple[int, int | None] | None:
+        """Note a pull. If the group has also popped from the queue, return the offset to pull from, and the end if any.
 
-    def find(self, group: str, topic: str, queue_id: int) -> PoppedQueue | None:
-        """Return a queue that the group has popped from."""
-        return self._popped.get((group, topic, queue_id))
-
-    def left_to_pulls(self, queue: PoppedQueue, offset: int) -> tuple[int, int | None]:
-        """Return the offset to pull from instead, and the end if there is one.
-
-        Everything from the floor of the queue on to its next offset is in flight or acknowledged.
+        Everything from the floor of the queue on to its next offset is in flight or acknowledged. A member that has
+        just got the queue may have read the group's offset before pops went on, so it does not start before that.
         """
-        floor, next_offset = self._table.floor(queue), self._table.next_of(queue)
-        if offset < floor:
+        key = group, topic, queue_id
+        queue = self._popped.get(key)
+        if queue is None:
+            self._recent[key] = by
+            return None
+        is_new = by is not (self._recent.get(key) or self._earlier.get(key)) and self._members.consumes(group, by)
+        self._recent[key] = by
+        floor = self._table.floor(queue)
+        if offset < floor and not is_new:
             return offset, floor
-        return max(offset, next_offset), None
+        return max(offset, self._table.next_of(queue)), None
+
+    def renew(self, group: str, topic: str, queue_id: int, by: Channel) -> None:
+        """Note a commit. A member that is busy with what it has pulled still commits every few seconds."""
+        key = group, topic, queue_id
+        if self._earlier.get(key) is by:
+            self._recent[key] = by
+
+    def next_offset(self, group: str, topic: str, queue_id: int, offset: int) -> int:
+        """Return the offset at which a pull that waits at this one continues."""
+        queue = self._popped.get((group, topic, queue_id))
+        return offset if queue is None else max(offset, self._table.next_of(queue))
 
     def is_pulled(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether a connected member of the group pulls this queue."""

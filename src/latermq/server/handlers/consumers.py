@@ -124,8 +124,7 @@ class ConsumerRequests:
             connection.peer_host,
             is_reset=is_offline,
         )
-        # A member that is busy with what it has pulled still commits every few seconds.
-        self._pulled_queues.enter(header.consumerGroup, header.topic, header.queueId, connection)
+        self._pulled_queues.renew(header.consumerGroup, header.topic, header.queueId, connection)
         return encode_response(command)
 
     # Clients and their groups

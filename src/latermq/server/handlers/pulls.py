@@ -76,9 +76,9 @@ class PullRequests:
                 header.consumerGroup, header.topic, header.queueId, header.commitOffset, connection.peer_host
             )
         offset, until = header.queueOffset, None
-        popped = self._pulled_queues.enter(header.consumerGroup, header.topic, header.queueId, connection)
-        if popped is not None:
-            offset, until = self._pulled_queues.left_to_pulls(popped, offset)
+        left = self._pulled_queues.pull(header.consumerGroup, header.topic, header.queueId, offset, connection)
+        if left is not None:
+            offset, until = left
         pulled = self._reader.pull(
             header.topic,
             header.queueId,
@@ -124,9 +124,7 @@ class PullRequests:
         connection = pull.client
         assert isinstance(connection, Connection)
         topic, queue_id = pull.queue
-        popped = self._pulled_queues.find(pull.group, topic, queue_id)
-        if popped is not None:
-            pull.offset = self._pulled_queues.left_to_pulls(popped, pull.offset)[0]
+        pull.offset = self._pulled_queues.next_offset(pull.group, topic, queue_id, pull.offset)
         try:
             pulled = self._reader.pull(
                 topic,
