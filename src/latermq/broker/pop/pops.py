@@ -13,13 +13,13 @@ from latermq.broker.tables.topics import Topics
 from latermq.clock import Clock
 from latermq.config import BrokerConfig
 from latermq.errors import InvalidParameter, NoPermission
-from latermq.group.filters import EVERYTHING, MessageFilter
+from latermq.group.filters import MessageFilter
 from latermq.group.pop.handles import pop_retry_topic
 from latermq.group.pop.operations import InFlightFull, Outcome, PopOperations
 from latermq.group.pop.popped_queue import PoppedQueue
 from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.names import retry_topic
-from latermq.message.properties import RETRY_TOPIC
+from latermq.message.properties import ORIGIN_GROUP, RETRY_TOPIC
 from latermq.message.record import record_property
 from latermq.model.group import Group
 from latermq.model.pull_status import PullStatus
@@ -195,9 +195,10 @@ class Pops:
             self._search_retries(search)
 
     def _search_retries(self, search: _Search) -> None:
-        # Without a filter: the group received these messages before.
+        retries: MessageFilter | None = None
         for topic, queue_id in self._retry_places(search.request):
-            self._look(search, topic, queue_id, EVERYTHING)
+            retries = retries or _retries_of(search.request.group)
+            self._look(search, topic, queue_id, retries)
 
     # One queue
 
@@ -389,6 +390,15 @@ class Pops:
 def max_attempts(max_retries: int | None) -> int:
     """Return how often a message is delivered before it becomes a dead letter."""
     return max(0, 16 if max_retries is None else max_retries) + 1
+
+
+def _retries_of(group: str) -> MessageFilter:
+    """Return the filter for a retry topic. Two pairs of a group and a topic may have the same one, `%RETRY%a_b_c`.
+
+    The subscription is not applied again: the group received these messages before.
+    """
+    name, own = ORIGIN_GROUP.encode(), group.encode()
+    return MessageFilter(record_matches=lambda record: record_property(record, name) in (own, None))
 
 
 def _offsets_of(pieces: list[bytes], count: int, first: int, next_offset: int) -> list[int]:
