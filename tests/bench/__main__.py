@@ -16,6 +16,7 @@ from tests.bench.grpc_scenarios import GrpcSideBySide
 from tests.bench.load import Load, start_load
 from tests.bench.path import measure_path
 from tests.bench.pipeline import run_near, run_pipeline
+from tests.bench.pop_path import measure_pop_path
 from tests.bench.pop_state import measure_pop_state
 from tests.bench.proxies import APACHE_CLUSTER, APACHE_LOCAL, run_proxy
 from tests.bench.report import markdown, save_json
@@ -26,6 +27,7 @@ from tests.support.needs import find_tool
 
 PATH = "path"
 POP_STATE = "pop-state"
+POP_PATH = "pop-path"
 ATTACKS = "attacks"
 ROLL = "timers-roll"
 PIPELINE = "pipeline"
@@ -40,7 +42,7 @@ GRPC = (
     "pop-pull",
 )  # fmt: skip
 SIDE_BY_SIDE = (*PAIRED, *TIMERS, *GRPC)
-NO_CLIENT = (PATH, POP_STATE, ATTACKS, ROLL, PIPELINE)  # run without Apache's client
+NO_CLIENT = (PATH, POP_STATE, POP_PATH, ATTACKS, ROLL, PIPELINE)  # run without Apache's client
 SCENARIOS = (*SIDE_BY_SIDE, *NO_CLIENT, NEAR)
 # The contenders of each group of scenarios, measured one after the other on the same machine.
 ROUNDS = {
@@ -205,6 +207,12 @@ def run_pop_state(sizes: Sizes, folder: Path) -> Iterator[Row]:
         yield Row(POP_STATE, LATERMQ, repeat, figures)
 
 
+def run_pop_path(sizes: Sizes, folder: Path) -> Iterator[Row]:
+    for repeat in range(sizes.repeats):
+        figures = measure_pop_path(folder / str(repeat), max(sizes.third, 1_000), sizes.size)
+        yield Row(POP_PATH, LATERMQ, repeat, figures)
+
+
 def run_attacks(sizes: Sizes, folder: Path) -> Iterator[Row]:
     for name, figures in measure_attacks(folder, sizes.attack_s):
         yield Row(ATTACKS, LATERMQ, 0, {f"{name}: {figure}": value for figure, value in figures.items()})
@@ -229,8 +237,8 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
                 run_round(wanted, contender_names, sizes, own, rows)
             shutil.rmtree(own)
         own_scenarios = {
-            PATH: run_path, POP_STATE: run_pop_state, ATTACKS: run_attacks, ROLL: run_roll, PIPELINE: run_pipeline,
-            NEAR: run_near,
+            PATH: run_path, POP_STATE: run_pop_state, POP_PATH: run_pop_path, ATTACKS: run_attacks, ROLL: run_roll,
+            PIPELINE: run_pipeline, NEAR: run_near,
         }  # fmt: skip
         for name, measure in own_scenarios.items():
             if name in names:

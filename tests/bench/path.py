@@ -20,6 +20,7 @@ from latermq.protocol.remoting.send import decode_request
 from latermq.server.broker.composition import broker_service
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.listener import Listener
+from latermq.server.remoting.sliced_requests import Later, call_now
 from latermq.store.files.disk import FileDisk
 from latermq.store.index.pending_keys import INDEX_BATCH
 
@@ -74,10 +75,10 @@ def _fields(number: int, properties: str, batch: str = "false") -> dict[str, str
 class SocketlessBroker:
     """A broker on a store in a folder, with one connection without a socket."""
 
-    def __init__(self, folder: Path, body_bytes: int) -> None:
+    def __init__(self, folder: Path, body_bytes: int, later: Later = call_now) -> None:
         config, clock = Config(), SystemClock()
         self.broker = Broker(config, FileDisk(folder), clock, host="127.0.0.1", port=10911, new_store_id="b" * 32)
-        service = broker_service(self.broker)
+        service = broker_service(self.broker, later=later)
         self.transport = StubTransport()
         self.connection = Connection(service, Listener(service, config.server, clock))
         self.connection.connection_made(self.transport)

@@ -1,0 +1,90 @@
+"""CPU time of pops with their acknowledgements in the broker without sockets, and of pulls of the same messages."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import FrameReader, encode_frame
+from tests.bench.path import GROUP, PULL_BATCH, TOPIC, Figures, SocketlessBroker, measure_pull, measure_send
+
+_POPPERS = ("one by one", "by the proxy")  # how messages are acknowledged
+
+
+class PopPath:
+    """Pops all messages of a broker in batches, and acknowledges them after each pop, in one turn."""
+
+    def __init__(self, path: SocketlessBroker, soon: list[Callable[[], None]]) -> None:
+        self._path = path
+        self._soon = soon
+        self._opaque = 0
+
+    def _turn(self, data: bytes) -> int:
+        """Serve one read and the callbacks after it, and return the nanoseconds."""
+        started_ns = time.thread_time_ns()
+        self._path.connection.data_received(data)
+        while self._soon:
+            self._soon.pop()()
+        return time.thread_time_ns() - started_ns
+
+    def measure(self, group: str, *, by_proxy: bool) -> Figures:
+        journal = self._path.broker.pop_journal
+        bytes_before, messages, popped_ns, acked_ns = journal.bytes, 0, 0, 0
+        fields = {
+            "consumerGroup": group, "topic": TOPIC, "queueId": "-1", "maxMsgNums": str(PULL_BATCH),
+            "invisibleTime": "60000", "pollTime": "0", "bornTime": "0", "initMode": "0", "expType": "TAG", "exp": "*",
+            "order": "false",
+        }  # fmt: skip
+        while True:
+            self._path.upkeep()
+            self._opaque += 1
+            popped_ns += self._turn(encode_frame(Request.POP_MESSAGE, self._opaque, fields=fields))
+            (reply,) = FrameReader().feed(bytes(self._path.transport.last))
+            if reply.code:
+                break
+            places = _places(reply.text_fields())
+            messages += len(places)
+            frames = self._acks(group, places, int(reply.text_fields()["popTime"]), by_proxy=by_proxy)
+            acked_ns += self._turn(frames)
+        assert messages, "nothing was popped"
+        return {
+            f"pop of {PULL_BATCH} (µs/message)": popped_ns / 1000 / messages,
+            "ack (µs/message)": acked_ns / 1000 / messages,
+            "journal (bytes/message)": (journal.bytes - bytes_before) / messages,
+        }
+
+    def _acks(self, group: str, places: list[tuple[int, int]], pop_ms: int, *, by_proxy: bool) -> bytes:
+        if by_proxy:
+            body = json.dumps([[group, TOPIC, queue_id, offset, pop_ms] for queue_id, offset in places]).encode()
+            return encode_frame(Request.ACK_POPPED, 1, fields={}, body=body)
+        frames = []
+        for queue_id, offset in places:
+            handle = f"{offset} {pop_ms} 60000 0 0 broker-a {queue_id} {offset}"
+            fields = {
+                "consumerGroup": group, "topic": TOPIC, "queueId": str(queue_id), "offset": str(offset),
+                "extraInfo": handle,
+            }  # fmt: skip
+            frames.append(encode_frame(Request.ACK_MESSAGE, offset, fields=fields))
+        return b"".join(frames)
+
+
+def _places(fields: dict[str, str]) -> list[tuple[int, int]]:
+    """Return queue id and offset of each message of a reply."""
+    items = (item.split(" ") for item in fields["msgOffsetInfo"].split(";"))
+    return [(int(queue_id), int(offset)) for _, queue_id, offsets in items for offset in offsets.split(",")]
+
+
+def measure_pop_path(folder: Path, count: int, body_bytes: int) -> Figures:
+    """All figures of one repeat, on a new store."""
+    soon: list[Callable[[], None]] = []
+    path = SocketlessBroker(folder, body_bytes, later=soon.append)
+    try:
+        measure_send(path, count)
+        figures = measure_pull(path)
+        for number, name in enumerate(_POPPERS):
+            own = PopPath(path, soon).measure(f"{GROUP}-{number}", by_proxy=bool(number))
+            figures |= {f"acknowledged {name}: {figure}": value for figure, value in own.items()}
+        return figures
+    finally:
+        path.close()
