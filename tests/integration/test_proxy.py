@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import grpc
 import pytest
 
 from latermq.protocol.messaging import messaging_pb2 as pb
+from latermq.server.http2.certificates import self_signed
 from tests.interop.waiting import wait_until
 from tests.support.grpc_client import GrpcClient, grpc_client
 from tests.support.serving import NO_METRICS, Server, serving
@@ -223,3 +225,43 @@ def send(client: GrpcClient, topic: str) -> pb.Status:
     message.system_properties.message_type = pb.NORMAL
     message.system_properties.body_encoding = pb.IDENTITY
     return client.call("SendMessage", pb.SendMessageRequest(messages=[message]), pb.SendMessageResponse).status
+
+
+def test_without_tls_the_proxy_needs_no_directory_and_serves_plaintext_alone(server: Server) -> None:
+    with proxy_alone(server.namesrv, "--set", "proxy.tls=false") as (_, address):
+        with grpc_client(address) as client:
+            assert client.route("any").status.code == pb.OK
+        host, _, port = address.rpartition(":")
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            ssl.get_server_certificate((host, int(port)), timeout=10)
+
+
+def test_a_certificate_of_the_operator_is_used(server: Server, tmp_path: Path) -> None:
+    files = self_signed(tmp_path, 1_700_000_000_000)
+    options = ("--set", f"proxy.certificate={files.certificate}", "--set", f"proxy.key={files.key}")
+    with proxy_alone(server.namesrv, *options) as (_, address):
+        host, _, port = address.rpartition(":")
+        assert ssl.get_server_certificate((host, int(port))) == files.certificate.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ([], "error: the proxy cannot start: the proxy has no certificate"),
+        (["--set", "proxy.certificate=/nowhere", "--set", "proxy.key=/nowhere"], "cannot use the certificate /nowhere"),
+        (["--set", "proxy.certificate=/nowhere"], "proxy.certificate and proxy.key must be set together"),
+    ],
+)
+def test_a_proxy_without_a_usable_certificate_does_not_start(options: list[str], error: str) -> None:
+    command = [sys.executable, "-m", "latermq", "proxy", "--namesrv", "127.0.0.1:1", "--port", "0", *options]
+    environment = {**os.environ, **NO_METRICS}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert ended.returncode == 2
+    assert error in ended.stderr
+    assert "hint: " in ended.stderr or "must be set together" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_without_a_name_server_the_proxy_starts_and_answers_with_a_status_to_retry(tmp_path: Path) -> None:
+    with proxy_alone("127.0.0.1:1", "--data", str(tmp_path)) as (_, address), grpc_client(address) as client:
+        assert client.route("any").status.code == pb.INTERNAL_SERVER_ERROR
