@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.interop.clients5 import LANGUAGES, Client5
-from tests.interop.mqadmin import MqAdmin
 from tests.interop.programs import Program, start_go, start_java
 from tests.interop.target import Cluster, running_cluster
 
@@ -86,19 +85,12 @@ def client5(request: pytest.FixtureRequest, clients5: Callable[[str], Client5]) 
     return clients5(request.param)
 
 
-@pytest.fixture(scope="module")
-def admin(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MqAdmin]:
-    """Apache's mqadmin, one process for the module."""
-    with start_java(tmp_path_factory.mktemp("mqadmin") / "java.log", {}, log_level="OFF") as program:
-        yield MqAdmin(program, cluster.namesrv)
-
-
 @pytest.fixture
-def mixed_topic(request: pytest.FixtureRequest, cluster: Cluster, admin: MqAdmin) -> str:
+def mixed_topic(request: pytest.FixtureRequest, java: Program) -> str:
     """A topic of this test alone, which takes every type of message."""
-    topic = _fresh_name("t", request)
-    admin.make_topic(cluster.address, topic, "MIXED")
-    return topic
+    name = _fresh_name("t", request)
+    java.call("make_topics", topics=[name], message_type="MIXED")
+    return name
 
 
 @pytest.fixture

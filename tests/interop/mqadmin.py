@@ -42,15 +42,6 @@ class MqAdmin:
         printed = self.run(command, *options)
         return {**dict(re.findall(r"^([A-Z][A-Za-z ]*):\s+(.*?)\s*$", printed, re.MULTILINE)), "all": printed}
 
-    def make_topic(self, broker: str, topic: str, message_type: str) -> None:
-        """Make a topic for one type of message, or for all if the type is MIXED."""
-        self.run("updateTopic", "-b", broker, "-t", topic, "-r", "4", "-w", "4", "-a", f"+message.type={message_type}")
-
-    def make_group(self, broker: str, group: str, *, retries: int = 16, in_order: bool = False) -> None:
-        """Make a group whose messages are dead letters after this many retries."""
-        options = ["-b", broker, "-g", group, "-s", "true", "-r", str(retries)]
-        self.run("updateSubGroup", *options, "-o", str(in_order).lower())
-
     def _print(self, command: str, *options: str) -> str:
         printed: str = self._program.call("mqadmin", argv=[command, *options, "-n", self._namesrv])["output"]
         return printed

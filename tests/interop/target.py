@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.interop.peer import apache_peer
-from tests.interop.ports import HOST, free_port
 from tests.support.serving import Server, serving
 
 IS_APACHE = os.environ.get("LATERMQ_INTEROP_TARGET") == "apache"
@@ -62,7 +61,6 @@ def running_cluster_with_proxy(folder: Path, *settings: str) -> Iterator[Cluster
             peer.start_proxy()
             yield Cluster(peer.namesrv, peer.broker_address, peer.log_tail, endpoints=peer.endpoints)
     else:
-        port = free_port()
         options = [option for setting in settings for option in ("--set", setting)]
-        with serving(folder, "--grpc-port", str(port), "--no-http", *options) as server:
-            yield Cluster(server.namesrv, server.broker, server.log, endpoints=f"{HOST}:{port}", server=server)
+        with serving(folder, "--no-http", *options, grpc=True) as server:
+            yield Cluster(server.namesrv, server.broker, server.log, endpoints=server.proxy, server=server)

@@ -14,6 +14,7 @@ import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageRequestMode;
 import org.apache.rocketmq.remoting.protocol.ResponseCode;
 import org.apache.rocketmq.remoting.protocol.route.BrokerData;
+import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
@@ -34,11 +35,27 @@ final class Administering {
             for (Object topic : arguments.getJSONArray("topics")) {
                 int queues = arguments.getIntValue("queues", 4);
                 TopicConfig config = new TopicConfig(topic.toString(), queues, queues);
+                if (arguments.containsKey("message_type")) {
+                    config.setAttributes(Map.of("+message.type", arguments.getString("message_type")));
+                }
                 admin.createAndUpdateTopicConfig(broker.selectBrokerAddr(), config);
             }
         }
         for (Object topic : arguments.getJSONArray("topics")) {
             awaitRoute(admin, topic.toString());
+        }
+        return new JSONObject();
+    }
+
+    /** Makes a group whose messages are dead letters after so many retries. */
+    static JSONObject makeGroup(JSONObject arguments) throws Exception {
+        SubscriptionGroupConfig config = new SubscriptionGroupConfig();
+        config.setGroupName(arguments.getString("group"));
+        config.setRetryMaxTimes(arguments.getIntValue("retries", 16));
+        config.setConsumeMessageOrderly(arguments.getBooleanValue("in_order"));
+        DefaultMQAdminExt admin = admin(arguments);
+        for (BrokerData broker : awaitBrokers(admin)) {
+            admin.createAndUpdateSubscriptionGroupConfig(broker.selectBrokerAddr(), config);
         }
         return new JSONObject();
     }

@@ -43,6 +43,7 @@ public final class Main {
         COMMANDS.put("view_message", Looking::viewMessage);
         COMMANDS.put("query_message", Looking::queryMessage);
         COMMANDS.put("make_topics", Administering::makeTopics);
+        COMMANDS.put("make_group", Administering::makeGroup);
         COMMANDS.put("consumer_ids", Administering::consumerIds);
         COMMANDS.put("group_offsets", Administering::groupOffsets);
         COMMANDS.put("set_mode", Administering::setMode);
