@@ -49,6 +49,16 @@ def build_go5() -> Path:
     return _built_go(HERE / "go5", "go5")
 
 
+def go_program(module: Path, source: Path) -> Path:
+    """Build one file with the dependencies of a module, beside the file."""
+    go = need_tool("go", "it builds Go programs")
+    for name in ("go.mod", "go.sum"):
+        shutil.copyfile(module / name, source.parent / name)
+    program = source.with_suffix("")
+    _check(_run([go, "build", "-o", str(program), "."], source.parent))
+    return program
+
+
 def build_node5() -> list[str]:
     """Return the command that runs the program with RocketMQ's Node client."""
     return _built_node(HERE / "node5", "program.js")
