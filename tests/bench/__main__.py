@@ -19,6 +19,7 @@ from tests.bench.pipeline import run_near, run_pipeline
 from tests.bench.pop_path import measure_pop_path
 from tests.bench.pop_state import measure_pop_state
 from tests.bench.proxies import APACHE_CLUSTER, APACHE_LOCAL, run_proxy
+from tests.bench.proxy_path import measure_proxy_path
 from tests.bench.report import markdown, save_json
 from tests.bench.roll import measure_roll
 from tests.bench.scenarios import Row, SideBySide, print_row
@@ -26,6 +27,7 @@ from tests.bench.sizes import Sizes
 from tests.support.needs import find_tool
 
 PATH = "path"
+PROXY_PATH = "proxy-path"
 POP_STATE = "pop-state"
 POP_PATH = "pop-path"
 ATTACKS = "attacks"
@@ -42,7 +44,7 @@ GRPC = (
     "pop-pull",
 )  # fmt: skip
 SIDE_BY_SIDE = (*PAIRED, *TIMERS, *GRPC)
-NO_CLIENT = (PATH, POP_STATE, POP_PATH, ATTACKS, ROLL, PIPELINE)  # run without Apache's client
+NO_CLIENT = (PATH, PROXY_PATH, POP_STATE, POP_PATH, ATTACKS, ROLL, PIPELINE)  # run without Apache's client
 SCENARIOS = (*SIDE_BY_SIDE, *NO_CLIENT, NEAR)
 # The contenders of each group of scenarios, measured one after the other on the same machine.
 ROUNDS = {
@@ -201,6 +203,12 @@ def run_path(sizes: Sizes, folder: Path) -> Iterator[Row]:
         yield Row(PATH, LATERMQ, repeat, figures)
 
 
+def run_proxy_path(sizes: Sizes, folder: Path) -> Iterator[Row]:
+    for repeat in range(sizes.repeats):
+        figures = measure_proxy_path(folder / str(repeat), max(sizes.third, 1_000), sizes.size)
+        yield Row(PROXY_PATH, LATERMQ, repeat, figures)
+
+
 def run_pop_state(sizes: Sizes, folder: Path) -> Iterator[Row]:
     for repeat in range(sizes.repeats):
         figures = measure_pop_state(folder / str(repeat), max(sizes.third // 1_000 * 1_000, 1_024))
@@ -237,7 +245,8 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
                 run_round(wanted, contender_names, sizes, own, rows)
             shutil.rmtree(own)
         own_scenarios = {
-            PATH: run_path, POP_STATE: run_pop_state, POP_PATH: run_pop_path, ATTACKS: run_attacks, ROLL: run_roll,
+            PATH: run_path, PROXY_PATH: run_proxy_path, POP_STATE: run_pop_state, POP_PATH: run_pop_path,
+            ATTACKS: run_attacks, ROLL: run_roll,
             PIPELINE: run_pipeline, NEAR: run_near,
         }  # fmt: skip
         for name, measure in own_scenarios.items():

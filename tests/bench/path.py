@@ -75,11 +75,13 @@ def _fields(number: int, properties: str, batch: str = "false") -> dict[str, str
 class SocketlessBroker:
     """A broker on a store in a folder, with one connection without a socket."""
 
-    def __init__(self, folder: Path, body_bytes: int, later: Later = call_now) -> None:
+    def __init__(
+        self, folder: Path, body_bytes: int, later: Later = call_now, transport: StubTransport | None = None
+    ) -> None:
         config, clock = Config(), SystemClock()
         self.broker = Broker(config, FileDisk(folder), clock, host="127.0.0.1", port=10911, new_store_id="b" * 32)
         service = broker_service(self.broker, later=later)
-        self.transport = StubTransport()
+        self.transport = transport or StubTransport()
         self.connection = Connection(service, Listener(service, config.server, clock))
         self.connection.connection_made(self.transport)
         self._body = b"x" * body_bytes

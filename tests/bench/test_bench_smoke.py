@@ -20,6 +20,7 @@ from tests.bench.load import Load
 from tests.bench.path import PULL_BATCH, QUEUES, TOPIC, SocketlessBroker, measure_path
 from tests.bench.pop_state import POP_SIZES, measure_pop_state
 from tests.bench.proxies import APACHE_CLUSTER, APACHE_LOCAL
+from tests.bench.proxy_path import measure_proxy_path
 from tests.bench.report import markdown, medians
 from tests.bench.roll import measure_roll
 from tests.bench.scenarios import Row, SideBySide
@@ -231,7 +232,7 @@ def test_proxies_have_their_own_table_with_a_ratio_to_each_mode() -> None:
 @pytest.mark.parametrize(
     ("argv", "tools"),
     [
-        (("path",), ()),
+        (("path", "proxy-path"), ()),
         (("send-async",), NEEDED_TOOLS),
         (("grpc-send", "--only", "latermq"), ("go",)),
         (("grpc-java", "--only", "latermq"), (*NEEDED_TOOLS, "go")),
@@ -252,6 +253,14 @@ def test_the_path_without_sockets_is_measured_in_stages(tmp_path: Path) -> None:
     figures = measure_path(tmp_path, 500, 200)
     assert {"send, whole (µs/message)", "key index (µs/message)", "pull (µs/message)"} <= set(figures)
     assert "batch of 10,000 timers (ms)" in figures
+    assert all(value > 0 for value in figures.values())
+
+
+def test_the_path_of_the_proxy_is_measured_without_sockets(tmp_path: Path) -> None:
+    figures = measure_proxy_path(tmp_path, 320, 200)
+    assert set(figures) == {
+        f"{call}, {part} (µs/message)" for call in ("send", "receive", "ack") for part in ("proxy", "broker")
+    }
     assert all(value > 0 for value in figures.values())
 
 
