@@ -47,6 +47,7 @@ RECONSUME_AND_PREPARED = struct.Struct(">iq")
 U16 = struct.Struct(">H")
 I16 = struct.Struct(">h")
 U32 = struct.Struct(">I")
+I32 = struct.Struct(">i")
 I64 = struct.Struct(">q")
 
 # Positions from the record's start. An IPv6 host moves all fields after it by 12 bytes.

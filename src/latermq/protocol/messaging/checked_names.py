@@ -1,13 +1,17 @@
 """Names of topics and groups that clients of the 5.x protocol may use."""
 
+from functools import lru_cache
+
 from latermq.errors import IllegalMessage
 from latermq.message.names import check_group, check_topic, is_system_topic, shown
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.refusals import CallRefused
 
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+_CACHED_NAMES = 1024
 
 
+@lru_cache(_CACHED_NAMES)  # only of names that are valid
 def check_topic_name(name: str) -> None:
     """Raise CallRefused unless clients may use a topic of this name."""
     try:
@@ -18,6 +22,7 @@ def check_topic_name(name: str) -> None:
         raise CallRefused(pb.ILLEGAL_TOPIC, f"topic {shown(name)} is a system topic")
 
 
+@lru_cache(_CACHED_NAMES)
 def check_group_name(name: str) -> None:
     """Raise CallRefused unless clients may consume with a group of this name."""
     try:

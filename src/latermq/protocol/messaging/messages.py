@@ -23,16 +23,16 @@ from latermq.message.properties import (
 from latermq.message.record import layout
 from latermq.message.record_fields import (
     BORN_HOST_AT,
-    BORN_TIMESTAMP_AT,
+    HEAD,
+    I32,
     I64,
-    OFFSETS_AND_SYSFLAG,
-    QUEUE_ID_AT,
-    QUEUE_OFFSET_AT,
-    RECONSUME_AND_PREPARED,
+    MAGIC,
+    MIN_RECORD_BYTES,
+    PROPERTIES_LENGTH_BYTES,
     RECONSUME_BEFORE_BODY,
     SYSFLAG_COMPRESSED,
+    SYSFLAG_HOSTS,
     SYSFLAG_TRANSACTION_MASK,
-    U32,
 )
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.property_names import (
@@ -41,8 +41,9 @@ from latermq.protocol.messaging.property_names import (
     DEAD_LETTER_TOPIC,
     POP_CK,
     SHARDING_KEY,
+    SYSTEM_NAMES,
+    SYSTEM_PREFIXES,
     TRACE_CONTEXT,
-    is_system_name,
 )
 from latermq.protocol.messaging.times import set_timestamp
 
@@ -53,92 +54,113 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _MAX_TIME_DIGITS = 15
 
 
-class RecordPlace:
-    """Where a record was found: what a receipt handle needs of it."""
-
-    __slots__ = ("check", "end", "physical_offset", "queue_id", "queue_offset")
-
-    def __init__(self, end: int, queue_id: int, queue_offset: int, physical_offset: int, check: str | None) -> None:
-        self.end = end
-        self.queue_id = queue_id
-        self.queue_offset = queue_offset
-        self.physical_offset = physical_offset
-        self.check = check  # the record's property POP_CK: the handle of a message from a retry topic
+# Of a record: its end, queue id, queue offset, physical offset, and its property POP_CK, which is the handle of a
+# message from a retry topic. A plain tuple, because a class costs 0.3 µs per message.
+RecordPlace = tuple[int, int, int, int, str | None]
 
 
 def message_of(record: bytes, max_body_bytes: int = MAX_BODY_BYTES) -> pb.Message:
     """Return one complete record as a message."""
     message = pb.Message()
-    read_record(record, 0, message, max_body_bytes)
+    try:
+        read_record(record, 0, message, max_body_bytes)
+    except ValueError as error:
+        raise CorruptStore(f"a record has a value that no message can have: {error}") from None
     return message
 
 
 def read_record(data: bytes, at: int, message: pb.Message, max_body_bytes: int = MAX_BODY_BYTES) -> RecordPlace:
-    """Fill a new message from the record at `at`; the caller adds the receipt handle. Takes 7 µs."""
-    parts = layout(data, at, len(data))
-    if parts is None:
-        raise CorruptStore(f"no complete record at byte {at} of {len(data)}")
-    end = at + parts.size
-    body_at = at + parts.body_at
-    queue_offset, physical_offset, sysflag = OFFSETS_AND_SYSFLAG.unpack_from(data, at + QUEUE_OFFSET_AT)
-    (queue_id,) = U32.unpack_from(data, at + QUEUE_ID_AT)
-    store_host_at = at + parts.store_timestamp_at + 8
-    reconsume_at = body_at - RECONSUME_BEFORE_BODY
-    reconsume_times, _ = RECONSUME_AND_PREPARED.unpack_from(data, reconsume_at)
-    properties = decode_properties(data[at + parts.properties_at : end].decode())
+    """Fill a new message from the record at `at`; the caller adds the receipt handle. Takes 9 µs.
 
-    topic_at = at + parts.topic_at
-    message.topic.name = data[topic_at : topic_at + parts.topic_bytes].decode()
+    Raises CorruptStore if it is torn, and ValueError if a value is not valid.
+    """
+    if at + MIN_RECORD_BYTES > len(data):
+        raise _no_record(data, at)
+    # fmt: off
+    (
+        size, magic, _, queue_id, _, queue_offset, physical_offset, sysflag, born_ms, born_host, store_ms, store_host,
+        reconsume_times, _, body_bytes,
+    ) = HEAD.unpack_from(data, at)
+    # fmt: on
+    if magic == MAGIC and not sysflag & SYSFLAG_HOSTS:
+        # Nearly all records. The rest of this function takes the same positions from `layout`, which costs 2 µs more.
+        body_at, end = at + HEAD.size, at + size
+        body_end = body_at + body_bytes
+        topic_at = body_end + 1
+        if end > len(data) or topic_at > end:
+            raise _no_record(data, at)
+        topic_end = topic_at + data[body_end]
+        properties_at = topic_end + PROPERTIES_LENGTH_BYTES
+        if properties_at > end or int.from_bytes(data[topic_end:properties_at], "big") != end - properties_at:
+            raise _no_record(data, at)
+    else:
+        parts = layout(data, at, len(data))
+        if parts is None:
+            raise _no_record(data, at)
+        end, body_at = at + parts.size, at + parts.body_at
+        body_end = body_at + parts.body_bytes
+        topic_at = at + parts.topic_at
+        topic_end = topic_at + parts.topic_bytes
+        properties_at = at + parts.properties_at
+        store_at = at + parts.store_timestamp_at
+        born_host, (store_ms,) = data[at + BORN_HOST_AT : store_at], I64.unpack_from(data, store_at)
+        store_host = data[store_at + 8 : body_at - RECONSUME_BEFORE_BODY]
+        (reconsume_times,) = I32.unpack_from(data, body_at - RECONSUME_BEFORE_BODY)
+    properties = decode_properties(data[properties_at:end].decode())
+
+    message.topic.name = data[topic_at:topic_end].decode()
     system = message.system_properties
-    body = data[body_at : body_at + parts.body_bytes]
-    encoding: pb.Encoding = pb.IDENTITY
+    body = data[body_at:body_end]
     if sysflag & SYSFLAG_COMPRESSED:
-        body, encoding = _readable(body, sysflag, max_body_bytes)
+        body, system.body_encoding = _readable(body, sysflag, max_body_bytes)
+    else:
+        system.body_encoding = pb.IDENTITY
     message.body = body
-    system.body_encoding = encoding
     digest = system.body_digest
     digest.type = pb.MD5
     digest.checksum = md5(body, usedforsecurity=False).hexdigest().upper()
-    born_ms = I64.unpack_from(data, at + BORN_TIMESTAMP_AT)[0]
     set_timestamp(system.born_timestamp, born_ms)
-    set_timestamp(system.store_timestamp, I64.unpack_from(data, at + parts.store_timestamp_at)[0])
-    store_host = data[store_host_at:reconsume_at]
+    set_timestamp(system.store_timestamp, store_ms)
     system.store_host = _host(store_host)
     system.queue_id = queue_id
     system.queue_offset = queue_offset
     system.delivery_attempt = reconsume_times + 1
-    system.message_id = properties.get(UNIQUE_KEY) or offset_message_id(store_host, physical_offset)
-    system.born_host = properties.get(BORN_HOST) or _host(data[at + BORN_HOST_AT : at + parts.store_timestamp_at])
+    get = properties.get
+    system.message_id = get(UNIQUE_KEY) or offset_message_id(store_host, physical_offset)
+    system.born_host = get(BORN_HOST) or _host(born_host)
     _set_properties(message, system, properties, sysflag)
-    return RecordPlace(end, queue_id, queue_offset, physical_offset, properties.get(POP_CK))
+    return end, queue_id, queue_offset, physical_offset, get(POP_CK)
+
+
+def _no_record(data: bytes, at: int) -> CorruptStore:
+    return CorruptStore(f"no complete record at byte {at} of {len(data)}")
 
 
 def _set_properties(message: pb.Message, system: pb.SystemProperties, properties: dict[str, str], sysflag: int) -> None:
-    user = message.user_properties
-    for name, value in properties.items():
-        if name == TAGS:
-            system.tag = value
-        elif name == KEYS:
-            system.keys.extend([key for key in value.split(KEY_SEPARATOR) if key])
-        elif name == SHARDING_KEY:
-            system.message_group = value
-        elif name == TRACE_CONTEXT:
-            system.trace_context = value
-        elif not is_system_name(name):
-            user[name] = value
-    due = properties.get(DUE_MS) or properties.get(TIMER_DELIVER_MS)
-    is_delayed = due is not None or DELAY_LEVEL in properties
+    for name in properties:
+        if name not in SYSTEM_NAMES and not name.startswith(SYSTEM_PREFIXES):
+            message.user_properties[name] = properties[name]
+    get = properties.get
+    tag, keys, group = get(TAGS), get(KEYS), get(SHARDING_KEY)
+    if tag is not None:
+        system.tag = tag
+    if keys is not None:
+        system.keys.extend([key for key in keys.split(KEY_SEPARATOR) if key])
+    if group is not None:
+        system.message_group = group
+    trace_context = get(TRACE_CONTEXT)
+    if trace_context is not None:
+        system.trace_context = trace_context
+    due = get(DUE_MS) or get(TIMER_DELIVER_MS)
     if due is not None and due.isascii() and due.isdigit() and len(due) <= _MAX_TIME_DIGITS:
         set_timestamp(system.delivery_timestamp, int(due))
-    if properties.get(TRANSACTION_PREPARED) == "true" or sysflag & SYSFLAG_TRANSACTION_MASK:
+    if sysflag & SYSFLAG_TRANSACTION_MASK or get(TRANSACTION_PREPARED) == "true":
         system.message_type = pb.TRANSACTION
-    elif is_delayed:
+    elif due is not None or DELAY_LEVEL in properties:
         system.message_type = pb.DELAY
-    elif SHARDING_KEY in properties:
-        system.message_type = pb.FIFO
     else:
-        system.message_type = pb.NORMAL
-    origin_id = properties.get(DEAD_LETTER_ID) or properties.get(ORIGIN_MESSAGE_ID)
+        system.message_type = pb.NORMAL if group is None else pb.FIFO
+    origin_id = get(DEAD_LETTER_ID) or get(ORIGIN_MESSAGE_ID)
     if origin_id:
         _set_origin(message, properties, origin_id)
 

@@ -29,9 +29,9 @@ _FURTHER_NAMES = frozenset({
     "INNER_NUM", "INNER_BASE", "INNER_MULTI_DISPATCH", "REDIRECT", "PROPERTY_FORWARD_QUEUE_ID",
 })  # fmt: skip
 SYSTEM_NAMES = ROCKETMQ_NAMES | _FURTHER_NAMES
-_SYSTEM_PREFIXES = (OWN_PREFIX, TIMER_PREFIX)
+SYSTEM_PREFIXES = (OWN_PREFIX, TIMER_PREFIX)
 
 
 def is_system_name(name: str) -> bool:
     """Whether a property belongs to the broker or the protocol."""
-    return name in SYSTEM_NAMES or name.startswith(_SYSTEM_PREFIXES)
+    return name in SYSTEM_NAMES or name.startswith(SYSTEM_PREFIXES)

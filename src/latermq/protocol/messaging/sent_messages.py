@@ -62,8 +62,7 @@ def sent_message(message: pb.Message, topic: str, remote_host: str, now_ms: int,
         born_host = remote_host
     # Without the properties of RocketMQ's proxy for the born time and attempts, which the record has anyway.
     parts = [f"UNIQ_KEY\x01{message_id}\x02PGROUP\x01{topic}\x02__BORNHOST\x01{born_host}\x02"]
-    if message.user_properties or system.keys or system.tag:
-        parts.append(_labels(message, system))
+    parts.append(_labels(message, system))
     sysflag = SYSFLAG_COMPRESSED if system.body_encoding == pb.GZIP else 0
     delivery_ms = None
     kind: int = pb.NORMAL
@@ -104,9 +103,10 @@ def _labels(message: pb.Message, system: pb.SystemProperties) -> str:
         if tag.isspace() or "|" in tag or not _is_clean(tag):
             raise CallRefused(pb.ILLEGAL_MESSAGE_TAG, "the tag is blank or contains '|' or control characters")
         labels = f"{labels}TAGS\x01{tag}\x02"
-    if system.keys:
-        keys = " ".join(system.keys)
-        if not _is_clean(keys) or any(map(str.isspace, system.keys)):
+    given = system.keys
+    if given:
+        keys = given[0] if len(given) == 1 else " ".join(given)
+        if not _is_clean(keys) or any(map(str.isspace, given)):
             raise CallRefused(pb.ILLEGAL_MESSAGE_KEY, "a key is blank or contains control characters")
         if keys and not keys.isspace():  # empty keys are ignored
             labels = f"{labels}KEYS\x01{keys}\x02"

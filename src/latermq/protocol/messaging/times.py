@@ -22,6 +22,7 @@ def duration_ms(duration: Duration) -> int:
 
 def set_timestamp(timestamp: Timestamp, value_ms: int) -> None:
     """Set a point in time. Values that no timestamp can have are moved into its range."""
-    seconds, ms = divmod(value_ms, 1000)
-    timestamp.seconds = min(max(seconds, _MIN_TIMESTAMP_S), MAX_TIMESTAMP_S)
-    timestamp.nanos = ms * 1_000_000
+    if not _MIN_TIMESTAMP_S * 1000 <= value_ms <= MAX_TIMESTAMP_S * 1000:
+        value_ms = (_MIN_TIMESTAMP_S if value_ms < 0 else MAX_TIMESTAMP_S) * 1000
+    timestamp.seconds = value_ms // 1000
+    timestamp.nanos = value_ms % 1000 * 1_000_000

@@ -6,6 +6,7 @@ from latermq.errors import LaterMQError, MalformedRequest
 from latermq.group.pop.handles import ReceiptHandle, decode_handle
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.checked_names import check_group_name, check_topic_name
+from latermq.protocol.messaging.encoded_answers import acknowledged_answer
 from latermq.protocol.messaging.refusals import CallRefused
 from latermq.protocol.messaging.resources import full_name
 from latermq.protocol.remoting.codes import Request
@@ -156,6 +157,10 @@ class _Results:
 
     def _answer(self) -> None:
         statuses = self._statuses
+        if len(statuses) == 1 and statuses[0] is OK:  # nearly always
+            [entry] = self._request.entries
+            self._exchange.call.reply(acknowledged_answer(entry.message_id, entry.receipt_handle))
+            return
         answer = pb.AckMessageResponse(status=combined(statuses))
         for entry, status in zip(self._request.entries, statuses, strict=True):
             answer.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)

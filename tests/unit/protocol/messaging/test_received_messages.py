@@ -1,5 +1,6 @@
 """Stored records become messages of the 5.x protocol."""
 
+import contextlib
 import gzip
 import hashlib
 import zlib
@@ -142,10 +143,10 @@ def test_gzip_and_bodies_that_cannot_be_decompressed_stay_as_stored(stored: byte
 def test_records_that_follow_each_other_are_read_one_after_the_other() -> None:
     data = record(b"one") + record(b"two", POP_CK="1 2 3 4 1 b 0 5")
     first, second = pb.Message(), pb.Message()
-    place = read_record(data, 0, first)
-    assert (place.queue_id, place.queue_offset, place.physical_offset, place.check) == (3, 77, 123_456, None)
-    place = read_record(data, place.end, second)
-    assert (first.body, second.body, place.check, place.end) == (b"one", b"two", "1 2 3 4 1 b 0 5", len(data))
+    end, *place = read_record(data, 0, first)
+    assert place == [3, 77, 123_456, None]
+    end, *_, check = read_record(data, end, second)
+    assert (first.body, second.body, check, end) == (b"one", b"two", "1 2 3 4 1 b 0 5", len(data))
 
 
 def test_a_torn_record_is_an_error() -> None:
@@ -169,3 +170,12 @@ def test_body_and_user_properties_survive(body: bytes, properties: dict[str, str
     message = pb.Message.FromString(message_of(data).SerializeToString())
     assert (message.body, dict(message.user_properties)) == (body, properties)
     assert message.system_properties.delivery_attempt == reconsume_times + 1
+
+
+@given(st.data())
+def test_damaged_records_are_read_or_reported(data: st.DataObject) -> None:
+    whole = bytearray(record(UNIQ_KEY=UNIQUE, TAGS="a", color="red", TIMER_DELIVER_MS="1700000009000", sysflag=1))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(CorruptStore):
+        message_of(bytes(whole)).SerializeToString()
