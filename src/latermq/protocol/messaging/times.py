@@ -5,6 +5,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 # Years 1 to 9999, the range of protobuf's timestamps. A client can send any 64-bit number.
 _MIN_TIMESTAMP_S, MAX_TIMESTAMP_S = -62_135_596_800, 253_402_300_799
+_MIN_TIMESTAMP_MS, _MAX_TIMESTAMP_MS = _MIN_TIMESTAMP_S * 1000, MAX_TIMESTAMP_S * 1000 + 999
 _MAX_NANOS = 999_999_999
 
 
@@ -22,7 +23,7 @@ def duration_ms(duration: Duration) -> int:
 
 def set_timestamp(timestamp: Timestamp, value_ms: int) -> None:
     """Set a point in time. Values that no timestamp can have are moved into its range."""
-    if not _MIN_TIMESTAMP_S * 1000 <= value_ms <= MAX_TIMESTAMP_S * 1000:
-        value_ms = (_MIN_TIMESTAMP_S if value_ms < 0 else MAX_TIMESTAMP_S) * 1000
+    if not _MIN_TIMESTAMP_MS <= value_ms <= _MAX_TIMESTAMP_MS:
+        value_ms = _MIN_TIMESTAMP_MS if value_ms < 0 else _MAX_TIMESTAMP_MS
     timestamp.seconds = value_ms // 1000
     timestamp.nanos = value_ms % 1000 * 1_000_000
