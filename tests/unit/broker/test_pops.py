@@ -6,7 +6,7 @@ import pytest
 from latermq.broker.broker import Broker
 from latermq.broker.pop.acknowledgements import Place
 from latermq.clock import SimulatedClock
-from latermq.config import Config, Duration, PopConfig, Size
+from latermq.config import BrokerConfig, Config, Duration, PopConfig, Size
 from latermq.errors import IllegalMessage, InvalidParameter, NoPermission, PollingFull, ServiceUnavailable, StoreError
 from latermq.group.pop.handles import pop_retry_topic
 from latermq.group.pop.operations import Outcome
@@ -394,6 +394,19 @@ def test_messages_in_flight_are_bounded_per_queue_and_in_all() -> None:
         pop(broker)
     ack(broker, rest[0])
     assert len(pop(broker)) == 1
+
+
+def test_a_full_table_of_offsets_refuses_a_pop_before_anything_is_in_flight() -> None:
+    clock = SimulatedClock()
+    config = Config(store=STORE, broker=BrokerConfig(max_offsets=1))
+    broker = Broker(config, MemoryDisk(), clock, host="127.0.0.1", port=1, new_store_id="s" * 32)
+    for queue_id in range(3):
+        send(broker, b"x", queue_id=queue_id)
+    with pytest.raises(NoPermission):
+        pop(broker)
+    assert broker.in_flight.held == 0
+    assert broker.pop_positions.try_commit() is None
+    assert len(pop(broker, queue_id=next(iter(broker.in_flight.queues))[2])) == 1
 
 
 @pytest.mark.parametrize("queue_id", [-2, 1, 1 << 31 - 1])

@@ -45,7 +45,9 @@ class Acknowledgements:
         self._topics = topics
         self._queues = queues
         self._clock = clock
-        self.outcomes = dict.fromkeys(Outcome, 0)  # of acknowledgements, since the start
+        # Acknowledgements since the start. A member of an enum takes 0.5 µs to look up, so one has its own count.
+        self.done = 0
+        self.outcomes = dict.fromkeys(Outcome, 0)
 
     def find(self, place: Place) -> PoppedQueue | None:
         """Return the queue of a handle, or None if its offset is outside of the queue. Raises if there is no queue."""
@@ -76,6 +78,8 @@ class Acknowledgements:
                 self._positions.note(queue)
                 if was_ordered:
                     self._note_ordered(queue)
+                self.done += 1
+                return outcome
         self.outcomes[outcome] += 1
         return outcome
 
@@ -87,7 +91,7 @@ class Acknowledgements:
         was_ordered = queue.ordered
         count = self._operations.ack_all(queue, offsets, place.pop_ms)
         if count:
-            self.outcomes[Outcome.DONE] += count
+            self.done += count
             self._positions.note(queue)
             if was_ordered:
                 self._note_ordered(queue)
@@ -123,4 +127,5 @@ class Acknowledgements:
 
     def statistics(self) -> dict[str, int]:
         """Acknowledgements by outcome, since the start."""
-        return {f"acks_{outcome.name.lower()}": count for outcome, count in self.outcomes.items()}
+        counts = {f"acks_{outcome.name.lower()}": count for outcome, count in self.outcomes.items()}
+        return counts | {"acks_done": self.done}

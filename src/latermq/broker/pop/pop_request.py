@@ -56,7 +56,7 @@ class Popped(NamedTuple):
 
     pop_ms: int
     parts: list[PoppedPart]
-    rest: int  # messages left in the queues
+    rest: int  # messages left in the queues that the pop looked at
     is_at_end: bool  # there is nothing more: the pop may wait
 
     @property

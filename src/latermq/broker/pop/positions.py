@@ -30,8 +30,8 @@ class PopPositions:
         """Return a queue, which begins at `start` if the group has not popped from it yet."""
         queue = self._operations.find(group, topic, queue_id)
         if queue is None:
-            if self._offsets.get(group, topic, queue_id) < 0:
-                self._offsets.check_room(1)
+            # The offset takes its place in the table now: a later turn must not fail because the table is full.
+            self._offsets.put(group, topic, queue_id, start)
             queue = self._operations.open_queue(group, topic, queue_id, start)
             self.note(queue)
         return queue

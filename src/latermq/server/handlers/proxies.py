@@ -5,6 +5,7 @@ from collections.abc import Callable
 from latermq.broker.pop.reported_clients import ReportedClient, ReportedClients
 from latermq.errors import InvalidParameter
 from latermq.group.members import MAX_CLIENT_ID_CHARS, MAX_NAME_CHARS
+from latermq.message.names import check_group
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.pop import EndLeaseHeader, ReportBody
@@ -38,6 +39,8 @@ class ProxyRequests:
     def _report(self, connection: Connection, command: Command, body: ReportBody) -> Steps[Reply]:
         if not 0 < len(body.proxy) <= MAX_NAME_CHARS:
             raise InvalidParameter("the name of the proxy is not valid", hint="Use a random id of its process")
+        for one in body.clients:
+            check_group(one.group)
         clients = [
             ReportedClient(one.clientId, one.group, one.topics, one.language, one.version) for one in body.clients
         ]
