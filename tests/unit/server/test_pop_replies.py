@@ -1,0 +1,102 @@
+"""Replies of POP leave after the journal, once per turn, and what a lost client popped becomes visible again."""
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from latermq.errors import Busy, ServiceUnavailable, StoreError
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command
+from latermq.server.handlers.flush_queue import FlushQueue
+from latermq.server.handlers.pop_replies import PopReplies
+from latermq.server.remoting.connection import Connection
+from latermq.store.commit_log import CommitLog
+
+ACK = Command(Request.ACK_MESSAGE)
+
+
+class FakeLog:
+    """A log with something to flush."""
+
+    flushed, end = 0, 100
+
+
+class FakeConnection:
+    """Notes what is sent."""
+
+    def __init__(self) -> None:
+        self.is_closing = False
+        self.sent: list[bytes] = []
+
+    def send(self, frame: bytes) -> None:
+        self.sent.append(frame)
+
+
+class Scene:
+    """Replies over a journal that may fail."""
+
+    def __init__(self, *, is_sync: bool = False) -> None:
+        self.failure: StoreError | None = None
+        self.commits = 0
+        self.soon: list[Callable[[], None]] = []
+        self.fake = FakeConnection()
+        self.connection = cast(Connection, self.fake)
+        self.flush_queue = FlushQueue(cast(CommitLog, FakeLog()), lambda: None, is_sync=is_sync, max_waiting=10)
+        self.replies = PopReplies(self.commit, self.flush_queue, max_waiting=3, later=self.soon.append)
+
+    def commit(self) -> StoreError | None:
+        assert not self.fake.sent, "the journal comes before the replies"
+        self.commits += self.failure is None
+        return self.failure
+
+    def run(self) -> None:
+        while self.soon:
+            self.soon.pop()()
+
+
+def test_all_replies_of_a_turn_wait_for_one_journal_record() -> None:
+    scene = Scene()
+    scene.replies.hold(scene.connection, ACK, b"1")
+    scene.replies.hold(scene.connection, Command(Request.ACK_MESSAGE, flag=FLAG_ONEWAY), b"unwanted")
+    scene.replies.hold_pop(scene.connection, b"2", lambda: None)
+    assert scene.fake.sent == []
+    scene.run()
+    assert (scene.fake.sent, scene.commits) == ([b"1", b"2"], 1)
+
+
+def test_nothing_is_answered_while_the_journal_cannot_be_written() -> None:
+    scene = Scene()
+    scene.failure = StoreError("the disk is full")
+    scene.replies.hold(scene.connection, ACK, b"1")
+    scene.run()
+    assert scene.fake.sent == []
+    with pytest.raises(ServiceUnavailable):
+        scene.replies.check_pop()
+    scene.replies.check_room()
+    for _ in range(2):
+        scene.replies.hold(scene.connection, ACK, b"more")
+    with pytest.raises(Busy):
+        scene.replies.check_room()
+    scene.failure = None
+    scene.replies.settle()
+    assert scene.fake.sent == [b"1", b"more", b"more"]
+    scene.replies.check_pop()
+
+
+def test_with_sync_flush_replies_wait_for_the_disk() -> None:
+    scene = Scene(is_sync=True)
+    scene.replies.hold(scene.connection, ACK, b"1")
+    scene.run()
+    assert scene.fake.sent == []
+    scene.flush_queue.on_flushed(100)
+    assert scene.fake.sent == [b"1"]
+
+
+def test_what_a_lost_client_popped_is_given_back_and_journalled() -> None:
+    scene = Scene()
+    given_back: list[str] = []
+    scene.replies.hold_pop(scene.connection, b"1", lambda: given_back.append("popped"))
+    scene.fake.is_closing = True
+    scene.run()
+    assert (given_back, scene.fake.sent, scene.commits) == (["popped"], [], 2)
