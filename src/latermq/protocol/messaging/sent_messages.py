@@ -18,6 +18,7 @@ from latermq.protocol.messaging.times import MAX_TIMESTAMP_S, duration_ms, times
 SYSFLAG_HALF = 0x4  # the message is part of a transaction that is not yet committed
 MAX_USER_PROPERTIES = 128
 MAX_USER_PROPERTIES_BYTES = 16 * 1024
+MAX_KEYS = 4_096
 MAX_MESSAGE_GROUP_BYTES = 63
 MAX_RECOVERY_S = 3600
 # Left for what the broker adds: region, cluster, and the properties of a timer with the name of its topic.
@@ -105,6 +106,8 @@ def _labels(message: pb.Message, system: pb.SystemProperties) -> str:
         labels = f"{labels}TAGS\x01{tag}\x02"
     given = system.keys
     if given:
+        if len(given) > MAX_KEYS:
+            raise CallRefused(pb.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(given)} keys; the limit is {MAX_KEYS}")
         keys = given[0] if len(given) == 1 else " ".join(given)
         if not _is_clean(keys) or any(map(str.isspace, given)):
             raise CallRefused(pb.ILLEGAL_MESSAGE_KEY, "a key is blank or contains control characters")

@@ -30,6 +30,8 @@ LEASED_INVISIBLE_MS = 60_000  # in handles of leased messages, where it means no
 MAX_POLL_MS = 240_000  # what brokers allow
 # An answer must arrive before the deadline of its call: later, its messages would be lost until they are visible again.
 DEADLINE_MARGIN_MS = 1_500
+# In the header of a pop. A header that exceeds a broker's limit would end the connection, which all clients share.
+MAX_EXPRESSION_CHARS, MAX_ATTEMPT_ID_CHARS = 4_096, 1_024
 _CHUNK_BYTES = 64 * 1024  # of records, between two looks at whether the client reads them
 _EMPTY = (Response.PULL_NOT_FOUND, Response.POLLING_TIMEOUT)
 _START = pb.ReceiveMessageResponse(status=OK).SerializeToString()
@@ -116,6 +118,16 @@ class ReceiveCalls:
         }
         filter_expression = request.filter_expression
         expression = filter_expression.expression
+        if len(expression) > MAX_EXPRESSION_CHARS:
+            raise CallRefused(
+                pb.ILLEGAL_FILTER_EXPRESSION,
+                f"the filter expression has {len(expression)} characters; the limit is {MAX_EXPRESSION_CHARS}",
+            )
+        if len(request.attempt_id) > MAX_ATTEMPT_ID_CHARS:
+            raise CallRefused(
+                pb.BAD_REQUEST,
+                f"the attempt id has {len(request.attempt_id)} characters; the limit is {MAX_ATTEMPT_ID_CHARS}",
+            )
         if expression and expression != "*":
             fields["expType"] = "SQL92" if filter_expression.type == pb.SQL else "TAG"
             fields["exp"] = expression

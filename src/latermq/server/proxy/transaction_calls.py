@@ -55,7 +55,7 @@ class TransactionCalls:
             "producerGroup": topic,
             "commitOrRollback": decision,
             "fromTransactionCheck": "true" if request.source == pb.SOURCE_SERVER_CHECK else "false",
-            "msgId": request.message_id,
+            "msgId": request.message_id[:MAX_TRANSACTION_ID_CHARS],
             "transactionId": key,
         }
 

@@ -121,6 +121,7 @@ REFUSED: dict[str, tuple[Change, pb.Code]] = {
     "more than 16 KiB": (_many(16, 1021), pb.MESSAGE_PROPERTIES_TOO_LARGE),
     "a long tag": (_system(tag="t" * 16_385), pb.MESSAGE_PROPERTIES_TOO_LARGE),
     "long keys": (_system(keys=["k" * 9000, "k" * 9000]), pb.MESSAGE_PROPERTIES_TOO_LARGE),
+    "millions of empty keys": (_system(keys=[""] * 5000), pb.MESSAGE_PROPERTIES_TOO_LARGE),
     "a long trace context": (_system(trace_context="c" * 32_000), pb.MESSAGE_PROPERTIES_TOO_LARGE),
     "a long born host": (_system(born_host="é" * 17_000), pb.MESSAGE_PROPERTIES_TOO_LARGE),
     "a long message id": (_system(message_id="i" * 40_000), pb.MESSAGE_PROPERTIES_TOO_LARGE),

@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from latermq.client.session.failures import ConnectFailed
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.server.proxy.ack_calls import MAX_ROWS, AckBatches, AckCalls
+from latermq.server.proxy.ack_calls import MAX_ENTRIES, MAX_ROWS, AckBatches, AckCalls
 from latermq.server.proxy.broker_link import BrokerLink
 from latermq.server.proxy.held_message_calls import HeldMessageCalls
 from tests.support.proxy_calls import FakeCall, FakeLink, FakeProxy
@@ -125,6 +125,13 @@ def test_a_reply_that_makes_no_sense_fails_its_entries(body: bytes) -> None:
     consumer.turn()
     consumer.link.take()[0].answer(body=body)
     assert acked(call) == (pb.INTERNAL_SERVER_ERROR, [pb.INTERNAL_SERVER_ERROR])
+
+
+def test_the_number_of_entries_is_bounded() -> None:
+    consumer = Consumer()
+    assert acked(consumer.ack(*[handle()] * (MAX_ENTRIES + 1))) == (pb.PAYLOAD_TOO_LARGE, [])
+    consumer.turn()
+    assert consumer.link.take() == []
 
 
 def test_names_are_checked_and_an_empty_request_is_refused() -> None:

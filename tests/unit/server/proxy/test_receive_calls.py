@@ -136,6 +136,19 @@ def test_filters_are_passed_on(expression: pb.FilterExpression, expected: tuple[
     assert (asked.get("expType"), asked.get("exp")) == expected
 
 
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"filter_expression": pb.FilterExpression(expression="x" * 4097)}, pb.ILLEGAL_FILTER_EXPRESSION),
+        ({"attempt_id": "x" * 1025}, pb.BAD_REQUEST),
+    ],
+)
+def test_texts_that_would_make_a_header_too_long_are_refused(fields: dict[str, Any], code: int) -> None:
+    receiver = Receiver()
+    assert refusal(receiver.receive(**fields)) == code
+    assert receiver.link.take() == []
+
+
 def test_a_push_consumer_holds_messages_by_lease() -> None:
     receiver = Receiver()
     request = receive_request("orders", "g", auto_renew=True)

@@ -15,7 +15,7 @@ from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.queues import MessageQueue
 from latermq.server.proxy.broker_link import BrokerLink
-from latermq.server.proxy.send_calls import SendCalls
+from latermq.server.proxy.send_calls import MAX_MESSAGES, SendCalls
 from latermq.server.proxy.topics import TopicInfo, Topics
 from tests.support.proxy_calls import FakeCall, FakeLink, FakeProxy
 from tests.support.proxy_messages import new_message
@@ -185,6 +185,14 @@ def test_a_topic_without_writable_queues_is_forbidden() -> None:
     assert answer(Sender().send(new_message("orders"), new_message("orders"))).status.code == pb.FORBIDDEN
 
 
+def test_the_number_of_messages_in_a_request_is_bounded() -> None:
+    sender = Sender("a")
+    sender.send(*[new_message("orders") for _ in range(MAX_MESSAGES)])
+    assert len(sender.link.take()) == MAX_MESSAGES
+    refused = sender.send(*[new_message("orders") for _ in range(MAX_MESSAGES + 1)])
+    assert answer(refused).status.code == pb.PAYLOAD_TOO_LARGE
+
+
 def test_topics_in_use_are_bounded() -> None:
     sender = Sender("a")
     for number in range(10):
@@ -213,6 +221,13 @@ def test_a_refused_recall_never_looks_like_success(code: int, expected: int) -> 
     sender.link.take()[0].answer(code)
     [found] = call.read(pb.RecallMessageResponse)
     assert found.status.code == expected != pb.MESSAGE_NOT_FOUND
+
+
+def test_a_handle_that_is_too_long_for_a_header_is_refused() -> None:
+    sender = Sender("a")
+    [found] = sender.recall(encode_recall_handle("orders", "a", 1, "k" * 60_000)).read(pb.RecallMessageResponse)
+    assert found.status.code == pb.BAD_REQUEST
+    assert sender.link.take() == []
 
 
 def test_a_handle_of_an_unknown_broker_is_an_error() -> None:
