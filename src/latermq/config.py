@@ -23,6 +23,8 @@ DEFAULT_METRICS_PORT = 5557  # the same as RocketMQ's
 DEFAULT_NAMESRV_METRICS_PORT = 5558
 DEFAULT_PROXY_METRICS_PORT = 5559
 
+MessageTypeName = Literal["MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"]
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE = re.compile(r"(\d+)(B|KiB|MiB|GiB|TiB)?")
@@ -60,7 +62,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     advertise_host: str = ""  # the address that routes give to clients; empty: the host it listens on
     auto_create_topics: bool = True
     # The message type of auto-created topics. Clients of the 5.x protocol refuse to send other types to a topic.
-    auto_topic_type: Literal["MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"] = "MIXED"
+    auto_topic_type: MessageTypeName = "MIXED"
     auto_create_groups: bool = True
     default_queues: int = 8
     max_message: Size = Size.parse("4MiB")
@@ -242,6 +244,8 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str = ""
     broker_timeout: Duration = Duration.parse("3s")  # for the broker's answer to a request that does not wait
     route_refresh: Duration = Duration.parse("30s")
+    # The message type of topics whose configuration names none: those of 4.x tools and of older stores.
+    untyped_topics: MessageTypeName = "MIXED"
     max_routes: int = 10_000  # topics, including unknown ones, and as many groups
     max_broker_requests: int = 65_536  # unanswered requests to one broker
     poll_timeout: Duration = Duration.parse("20s")  # how long consumers wait for messages in one call

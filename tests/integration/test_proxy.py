@@ -56,10 +56,16 @@ def test_the_route_of_an_unknown_topic_is_where_its_first_message_creates_it(ser
 
 def test_a_topic_accepts_the_type_that_it_was_created_for(server: Server, client: GrpcClient) -> None:
     create_topic(server, "in-order", "--queues", "2", "--attribute", "message.type=FIFO")
-    create_topic(server, "plain", "--queues", "3")
+    create_topic(server, "plain", "--queues", "3", "--attribute", "message.type=NORMAL")
     for topic, queues, kind in (("in-order", 2, pb.FIFO), ("plain", 3, pb.NORMAL)):
         found = client.route(topic).message_queues
         assert [list(queue.accept_message_types) for queue in found] == [[kind]] * queues
+
+
+def test_a_topic_without_a_type_accepts_all_types(server: Server, client: GrpcClient) -> None:
+    create_topic(server, "untyped", "--queues", "1")
+    [queue] = client.route("untyped").message_queues
+    assert list(queue.accept_message_types) == [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION]
 
 
 def test_a_namespace_is_a_prefix_of_the_topic(server: Server, client: GrpcClient) -> None:

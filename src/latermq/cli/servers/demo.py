@@ -22,6 +22,7 @@ from rich.table import Table
 
 from latermq.cli.doctor.store_checks import check_store
 from latermq.cli.event_loop import run
+from latermq.cli.servers.demo_grpc import has_grpc, try_proxy
 from latermq.client import Admin, Message, OutgoingMessage, Producer, PullConsumer, PushConsumer
 from latermq.config import load_config
 from latermq.errors import LaterMQError
@@ -29,6 +30,7 @@ from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
 
 ORDER_TOPIC, STREAM_TOPIC, REMINDER_TOPIC = "demo-orders", "demo-stream", "demo-reminders"
+GRPC_TOPIC = "demo-grpc"
 GROUP = "demo-audit"
 REMINDERS, CANCELLED, MOVED = 100, 10, 10
 ORDERS = 20
@@ -53,37 +55,38 @@ class Server:
             "latermq",
             "serve",
             "--no-pipeline",
-            "--no-grpc",
             "--data",
             str(data),
             "--port",
             "0",
             "--namesrv-port",
             "0",
+            "--grpc-port",
+            "0",
         ]
         with log.open("wb") as log_file:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log_file, text=True)
         assert self._process.stdout is not None
         self.ready_line = self._process.stdout.readline().strip()
-        found = re.search(r"name server (\S+), broker (\S+),", self.ready_line)
+        found = re.search(r"name server (\S+), broker (\S+), gRPC proxy (\S+),", self.ready_line)
         if found is None:
             self.close()
             raise DemoFailed("the server did not start")
-        self.namesrv, self.broker = found[1], found[2]
+        self.namesrv, self.broker, self.proxy = found[1], found[2], found[3]
 
-    def broker_pid(self) -> int | None:
-        """The broker's process, None while it is being restarted."""
+    def pid_of(self, part: str) -> int | None:
+        """The process of a part, None while it is being restarted."""
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         for pid in map(int, children):
             with contextlib.suppress(OSError):
-                if b"\0broker\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if f"\0{part}\0".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                     return pid
         return None
 
-    def kill_broker(self) -> int:
-        pid = self.broker_pid()
+    def kill(self, part: str) -> int:
+        pid = self.pid_of(part)
         if pid is None:
-            raise DemoFailed("the broker is not running")
+            raise DemoFailed(f"the {part} is not running")
         os.kill(pid, signal.SIGKILL)
         return pid
 
@@ -154,6 +157,8 @@ async def run_steps(server: Server, summary: Summary) -> None:
             findings.append(f"{REMINDERS} acknowledged, none delivered to {REMINDER_TOPIC} yet")
         with summary.step("cancel some reminders, move others") as findings:
             findings += await change_reminders(admin)
+        with summary.step("schedule and receive by gRPC, and kill -9 the proxy before the acknowledgement") as findings:
+            findings += await try_grpc(server, admin)
         with summary.step("send malicious requests, to delete the log and to break the next start") as findings:
             findings += await asyncio.to_thread(send_malicious_requests, server.broker)
         with summary.step("kill -9 the broker during a stream of sends") as findings:
@@ -167,6 +172,17 @@ async def run_steps(server: Server, summary: Summary) -> None:
             findings.append(f"{STREAM_MESSAGES} acknowledged, all stored, 0 missing")
         with summary.step("wait for the reminders") as findings:
             findings += await check_reminders(server.namesrv)
+
+
+async def try_grpc(server: Server, admin: Admin) -> list[str]:
+    """Use the proxy with a client of the 5.x protocol."""
+    if not has_grpc():
+        return ["left out, because the package grpcio is not installed"]
+    await admin.create_topic(GRPC_TOPIC, queues=1)
+    try:
+        return await asyncio.to_thread(try_proxy, server.proxy, GRPC_TOPIC, GROUP, lambda: server.kill("proxy"))
+    except AssertionError as error:
+        raise DemoFailed(str(error)) from None
 
 
 def send_malicious_requests(broker: str) -> list[str]:
@@ -269,7 +285,7 @@ async def send_during_crash(server: Server, producer: Producer, findings: list[s
         last_s, longest_gap_s = now_s, max(longest_gap_s, now_s - last_s)
         acknowledged += 1
         if acknowledged == KILL_AFTER_MESSAGES:
-            pid = server.kill_broker()
+            pid = server.kill("broker")
             findings.append(f"killed broker process {pid} after {acknowledged} of {STREAM_MESSAGES} acknowledgements")
 
     async def send_numbers() -> None:
@@ -287,7 +303,7 @@ async def send_during_crash(server: Server, producer: Producer, findings: list[s
             on_acknowledged()
 
     await asyncio.gather(*(send_numbers() for _ in range(SENDERS)))
-    findings.append(f"restarted as process {server.broker_pid()}; sends were interrupted for {longest_gap_s:.1f} s")
+    findings.append(f"restarted as process {server.pid_of('broker')}; sends were interrupted for {longest_gap_s:.1f} s")
     findings.append(f"{acknowledged} acknowledged in the end, {failed_sends} failed sends were repeated")
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from latermq.client.session.failures import NoBroker
 from latermq.client.session.routes import Route, build_route
@@ -16,7 +15,6 @@ from latermq.server.proxy.broker_link import BrokerLink
 from latermq.server.proxy.fetched_table import RETRY_S, Fetched, FetchedTable
 
 MESSAGE_TYPE = "message.type"  # the attribute of a topic
-DEFAULT_TYPE = "NORMAL"  # of a topic without the attribute
 
 
 @dataclass(slots=True)
@@ -35,7 +33,7 @@ class Topics:
     def __init__(self, link: BrokerLink, config: Config, now_s: Callable[[], float]) -> None:
         self._link = link
         self._fresh_s = config.proxy.route_refresh / 1000
-        self._auto_type: Literal["MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"] = config.broker.auto_topic_type
+        self._default_type = config.proxy.untyped_topics
         self._table: FetchedTable[TopicInfo] = FetchedTable(self._fetch, now_s, config.proxy.max_routes)
         self.cached = self._table.cached
         self.get = self._table.get
@@ -76,8 +74,8 @@ class Topics:
         for broker in route.addresses:
             try:
                 response = await self._link.call(broker, Request.GET_TOPIC_CONFIG, {"topic": topic})
-                return decode_body(response.body, TopicJson).attributes.get(MESSAGE_TYPE, DEFAULT_TYPE)
+                return decode_body(response.body, TopicJson).attributes.get(MESSAGE_TYPE) or self._default_type
             except LaterMQError:
                 continue  # the next broker knows it too
         # Brokers check messages themselves, so a client that may send anything does no harm.
-        return self._auto_type
+        return "MIXED"
