@@ -63,6 +63,15 @@ def test_a_client_keeps_its_queues_if_strategy_topic_or_members_are_unknown() ->
     assert query(scene, consumerGroup="nobody") is None
 
 
+@pytest.mark.parametrize("field", ["topic", "consumerGroup", "clientId"])
+def test_names_that_are_not_valid_are_refused(field: str) -> None:
+    scene = scene_with()
+    with pytest.raises(InvalidParameter):
+        query(scene, **{field: "x" * 5_000})
+    with pytest.raises(MalformedRequest):
+        query(scene, strategyName="A" * 65)
+
+
 def test_a_topic_that_cannot_be_read_has_no_queues() -> None:
     scene = scene_with()
     topic = scene.broker.topics.require("orders")

@@ -100,6 +100,24 @@ def test_a_member_that_read_the_offset_before_pops_went_on_gets_nothing_twice() 
     assert group.floor(FIRST) == 3
 
 
+def test_a_member_gets_nothing_twice_that_was_popped_while_the_broker_restarted() -> None:
+    """It pulls before its next heartbeat, so it is not known as a member yet."""
+    group = MixedGroup()
+    group.send(4)
+    member = PullMember(group, "puller")
+    member.own(FIRST)
+    assert member.pull(FIRST, 1) == ["m0"]
+    member.process(FIRST)
+    member.commit(FIRST)
+    group.broker.store.flush()
+    group.broker.tables.save()
+    group.crash()
+    group.broker.members.disconnected(member.connection)
+    for one in group.pop(2):
+        assert group.ack(*one) is Outcome.DONE
+    assert member.pull(FIRST) == ["m3"]
+
+
 def test_a_pull_from_before_the_offset_of_the_group_ends_at_messages_in_flight() -> None:
     group = MixedGroup()
     group.send(5)

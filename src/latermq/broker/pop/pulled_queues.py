@@ -34,15 +34,15 @@ class PulledQueues:
     def pull(self, group: str, topic: str, queue_id: int, offset: int, by: Channel) -> tuple[int, int | None] | None:
         """Note a pull. If the group has also popped from the queue, return the offset to pull from, and the end if any.
 
-        Everything from the floor of the queue on to its next offset is in flight or acknowledged. A member that has
-        just got the queue may have read the group's offset before pops went on, so it does not start before that.
+        Everything from the floor of the queue on to its next offset is in flight or acknowledged. A client that
+        has just got the queue may have read the group's offset before pops went on, so it does not start before that.
         """
         key = group, topic, queue_id
         queue = self._popped.get(key)
         if queue is None:
             self._recent[key] = by
             return None
-        is_new = by is not (self._recent.get(key) or self._earlier.get(key)) and self._members.consumes(group, by)
+        is_new = by is not (self._recent.get(key) or self._earlier.get(key))
         self._recent[key] = by
         floor = self._table.floor(queue)
         if offset < floor and not is_new:

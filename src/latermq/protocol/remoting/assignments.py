@@ -1,6 +1,8 @@
 """Requests about queue assignments, which clients that leave rebalancing to the broker send."""
 
-from msgspec import Struct, field
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
 
 from latermq.protocol.remoting.queues import MessageQueue
 
@@ -11,8 +13,8 @@ class AssignmentQuery(Struct, kw_only=True):
     topic: str
     consumerGroup: str
     clientId: str
-    strategyName: str = "AVG"
-    messageModel: str = "CLUSTERING"
+    strategyName: Annotated[str, Meta(max_length=64)] = "AVG"
+    messageModel: Annotated[str, Meta(max_length=64)] = "CLUSTERING"
 
 
 class QueueAssignment(Struct, kw_only=True):

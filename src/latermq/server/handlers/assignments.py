@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 from latermq.broker.messages.assignments import Assignments
 from latermq.config_json.java_json import convert
 from latermq.config_json.request_modes import RequestModeJson
-from latermq.errors import LaterMQError
+from latermq.errors import InvalidParameter, LaterMQError
+from latermq.group.members import check_client_id
+from latermq.message.names import is_group, is_stored_topic, shown
 from latermq.model.request_mode import RequestMode
 from latermq.protocol.remoting.assignments import AssignmentQuery, QueueAssignment, QueueAssignments
 from latermq.protocol.remoting.codes import Request
@@ -49,16 +51,22 @@ class AssignmentRequests:
         ]
 
     def _query(self, connection: Connection, command: Command, query: AssignmentQuery) -> None:
+        # Many queries may wait for a name server, so what they keep is bounded.
+        if not is_stored_topic(query.topic) or not is_group(query.consumerGroup):
+            raise InvalidParameter(f"{shown(query.topic)} or {shown(query.consumerGroup)} is not a valid name")
+        check_client_id(query.clientId)
+        request = Command(command.code, opaque=command.opaque, flag=command.flag, encoding=command.encoding)
+
         def when_known(others: OtherBrokers | LaterMQError) -> None:
             if isinstance(others, LaterMQError):
-                refuse(connection, command, others)
+                refuse(connection, request, others)
                 return
             try:
-                reply = self._assigned(command, query, others)
+                reply = self._assigned(request, query, others)
             except LaterMQError as error:
-                refuse(connection, command, error)
+                refuse(connection, request, error)
             else:
-                answer(connection, command, reply)
+                answer(connection, request, reply)
 
         self._find_brokers(query.topic, when_known)
 
