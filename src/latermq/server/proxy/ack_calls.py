@@ -17,7 +17,7 @@ from latermq.server.proxy.call_table import CallEndpoint, Exchange, on_group, on
 from latermq.server.proxy.statuses import OK, combined
 from latermq.server.remoting.access import SUB
 
-MAX_ENTRIES = 4_096  # in one request of a client: about 40 ms, during which nobody else is served
+MAX_ENTRIES = 4_096  # in one request of a client: about 40 ms, during which no other client is served
 MAX_ROWS = 1_000  # in one request to a broker
 _EXECUTED = ("done", "repeated")
 AckRow = tuple[str, str, int, int, int]  # group, topic that it was popped from, queue id, offset, pop time

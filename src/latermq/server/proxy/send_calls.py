@@ -32,7 +32,7 @@ from latermq.server.proxy.statuses import OK, combined
 from latermq.server.proxy.topics import TopicInfo, Topics
 from latermq.server.remoting.access import PUB, Kind, Rule
 
-MAX_MESSAGES = 1_000  # in one request: about 20 ms, during which nobody else is served
+MAX_MESSAGES = 1_000  # in one request: about 20 ms, during which no other client is served
 MAX_HANDLE_CHARS = 50_000  # a unique key may be nearly as long as all properties of a record
 MIXED = "MIXED"
 _TYPE_NAMES: dict[int, str] = {

@@ -124,6 +124,7 @@ PLAIN = b"a body that repeats itself " * 40
         (0x101, lz4.frame.compress(PLAIN)),
         (0x201, zstandard.compress(PLAIN)),
     ],
+    ids=["zlib without a type", "zlib", "LZ4", "ZSTD"],
 )
 def test_a_body_that_a_4x_client_compressed_arrives_decompressed(sysflag: int, stored: bytes) -> None:
     message = message_of(record(stored, sysflag=sysflag))
@@ -132,7 +133,9 @@ def test_a_body_that_a_4x_client_compressed_arrives_decompressed(sysflag: int, s
 
 
 @pytest.mark.parametrize(
-    "stored", [gzip.compress(PLAIN), b"not compressed at all", zlib.compress(bytes(100_000)), zlib.compress(PLAIN)[:9]]
+    "stored",
+    [gzip.compress(PLAIN), b"not compressed at all", zlib.compress(bytes(100_000)), zlib.compress(PLAIN)[:9]],
+    ids=["gzip", "plain", "too large", "truncated"],
 )
 def test_gzip_and_bodies_that_cannot_be_decompressed_stay_as_stored(stored: bytes) -> None:
     message = message_of(record(stored, sysflag=1), max_body_bytes=50_000)
