@@ -1,5 +1,6 @@
 """Copies of popped messages: for their next attempt, for the dead letters, and for a consumer that gets a retry."""
 
+from latermq.group.filters import MessageFilter
 from latermq.group.pop.handles import ReceiptHandle, pop_retry_topic
 from latermq.message.ids import pack_host
 from latermq.message.names import RETRY_PREFIX, dead_letter_topic, retry_topic
@@ -13,11 +14,13 @@ from latermq.message.properties import (
     RETRY_TOPIC,
     encode_properties,
 )
-from latermq.message.record import Message, decode_record
+from latermq.message.record import Message, decode_record, record_property
 from latermq.message.record_fields import SYSFLAG_FROM_SENDER
 from latermq.message.record_writer import encode_record
 from latermq.store.log_writer import Draft
 from latermq.timer.admission import without_scheduling
+
+_ORIGIN_GROUP, _RETRY_TOPIC = ORIGIN_GROUP.encode(), RETRY_TOPIC.encode()
 
 
 def base_topic(group: str, message: Message) -> str:
@@ -30,6 +33,23 @@ def base_topic(group: str, message: Message) -> str:
         if topic.startswith(prefix):
             return topic.removeprefix(prefix)
     return message.properties.get(RETRY_TOPIC) or topic
+
+
+def own_retries(group: str, topic: str) -> MessageFilter:
+    """Return a filter for a group's retry topic, which another group may share.
+
+    Group `a` and topic `b_c` have the same one as group `a_b` and topic `c`, and as the pulling members of `a_b_c`.
+    """
+    own, name = group.encode(), topic.encode()
+
+    def is_own(record: bytes) -> bool:
+        origin = record_property(record, _ORIGIN_GROUP)
+        if origin is None or origin == own:
+            return True
+        # Senders may set any property. Only a copy of a pop for another group is another group's.
+        return name != b"%s%s_%s" % (RETRY_PREFIX.encode(), origin, record_property(record, _RETRY_TOPIC) or b"")
+
+    return MessageFilter(record_matches=is_own, record_work=16, byte_work=0)
 
 
 def next_attempt_topic(group: str, message: Message) -> str:
@@ -67,7 +87,8 @@ def dead_letter(group: str, message: Message, failures: int, reason: str) -> Dra
 
 def _kept_properties(message: Message) -> dict[str, str]:
     properties = without_scheduling(message.properties)
-    properties.pop(POP_HANDLE, None)
+    for name in (POP_HANDLE, ORIGIN_GROUP):  # the sender may have set them
+        properties.pop(name, None)
     return properties
 
 

@@ -7,19 +7,20 @@ from typing import NamedTuple
 from latermq.broker.messages.progress import ConsumerProgress
 from latermq.broker.messages.reader import MessageReader
 from latermq.broker.messages.write_gate import WriteGate
+from latermq.broker.pop.copies import own_retries
 from latermq.broker.pop.pop_request import Popped, PoppedPart, PopRequest
 from latermq.broker.pop.positions import PopPositions
 from latermq.broker.tables.topics import Topics
 from latermq.clock import Clock
 from latermq.config import BrokerConfig
 from latermq.errors import InvalidParameter, NoPermission
-from latermq.group.filters import MessageFilter
+from latermq.group.filters import EVERYTHING, MessageFilter
 from latermq.group.pop.handles import pop_retry_topic
 from latermq.group.pop.operations import InFlightFull, Outcome, PopOperations
 from latermq.group.pop.popped_queue import PoppedQueue
 from latermq.group.subscriptions import SubscriptionGroups
 from latermq.message.names import retry_topic
-from latermq.message.properties import ORIGIN_GROUP, RETRY_TOPIC
+from latermq.message.properties import RETRY_TOPIC
 from latermq.message.record import record_property
 from latermq.model.group import Group
 from latermq.model.pull_status import PullStatus
@@ -198,10 +199,11 @@ class Pops:
             self._search_retries(search)
 
     def _search_retries(self, search: _Search) -> None:
-        retries: MessageFilter | None = None
-        for topic, queue_id in self._retry_places(search.request):
-            retries = retries or _retries_of(search.request.group)
-            self._look(search, topic, queue_id, retries)
+        # Without the request's filter: the group received these messages before.
+        request = search.request
+        is_ambiguous = "_" in request.group or "_" in request.topic
+        for topic, queue_id in self._retry_places(request):
+            self._look(search, topic, queue_id, own_retries(request.group, topic) if is_ambiguous else EVERYTHING)
 
     # One queue
 
@@ -270,21 +272,32 @@ class Pops:
             queue = self._operations.find(request.group, name, queue_id)
             start = self._table.next_of(queue) if queue is not None else self._start(request, name, stored)
             start = max(start, stored.min_offset)
-            offsets = self._head_run(stored, start, request.topic)
-            if offsets:
+            foreign, offsets = self._head_run(stored, start, request)
+            if foreign or offsets:
                 queue = queue or self._positions.open(request.group, name, queue_id, start)
+                self._operations.advance(queue, start + foreign)
                 count = self._operations.room(queue)
                 self._release(queue, offsets[:count], now_ms)
 
-    def _head_run(self, stored: ConsumeQueue, start: int, topic: str) -> list[int]:
-        offsets = []
+    def _head_run(self, stored: ConsumeQueue, start: int, request: PopRequest) -> tuple[int, list[int]]:
+        """Return how many messages of other groups are at the head, and the offsets of the requested topic after them.
+
+        Pops of group `a` from topic `b` have the same retry topic as the pulling members of group `a_b`.
+        """
+        is_own = own_retries(request.group, stored.topic).record_matches
+        assert is_own is not None
+        foreign = 0
+        offsets: list[int] = []
         for offset in range(start, min(start + MAX_MESSAGES, stored.next_offset)):
             entry = stored.entry(offset)
             record = self._log_reader.log.read(entry[0], entry[1]) if entry is not None else b""
-            if record_property(record, RETRY_TOPIC.encode()) != topic.encode():
+            if not is_own(record) and not offsets:
+                foreign += 1
+            elif is_own(record) and record_property(record, RETRY_TOPIC.encode()) == request.topic.encode():
+                offsets.append(offset)
+            else:
                 break
-            offsets.append(offset)
-        return offsets
+        return foreign, offsets
 
     def _release(self, queue: PoppedQueue, offsets: list[int], now_ms: int) -> None:
         """Let messages become visible at once, without counting an attempt."""
@@ -393,15 +406,6 @@ class Pops:
 def max_attempts(max_retries: int | None) -> int:
     """Return how often a message is delivered before it becomes a dead letter."""
     return max(0, 16 if max_retries is None else max_retries) + 1
-
-
-def _retries_of(group: str) -> MessageFilter:
-    """Return the filter for a retry topic. Two pairs of a group and a topic may have the same one, `%RETRY%a_b_c`.
-
-    The subscription is not applied again: the group received these messages before.
-    """
-    name, own = ORIGIN_GROUP.encode(), group.encode()
-    return MessageFilter(record_matches=lambda record: record_property(record, name) in (own, None))
 
 
 def _offsets_of(pieces: list[bytes], count: int, first: int, next_offset: int) -> list[int]:

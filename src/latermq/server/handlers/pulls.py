@@ -6,13 +6,15 @@ from latermq.broker.messages.long_polling import WaitingPull, WaitingPulls
 from latermq.broker.messages.progress import ConsumerProgress
 from latermq.broker.messages.reader import MessageReader, Pulled
 from latermq.broker.metrics.topic_traffic import TopicTraffic
+from latermq.broker.pop.copies import own_retries
 from latermq.broker.pop.pulled_queues import PulledQueues
 from latermq.broker.tables.topics import Topics
 from latermq.config import BrokerConfig
 from latermq.errors import LaterMQError, SubscriptionNotFound, SubscriptionOutdated
-from latermq.group.filters import Filters, MessageFilter, subscription_of
+from latermq.group.filters import EVERYTHING, Filters, MessageFilter, subscription_of
 from latermq.group.members import Members
 from latermq.group.subscriptions import SubscriptionGroups
+from latermq.message.names import retry_topic
 from latermq.model.pull_status import PullStatus
 from latermq.model.subscription import Subscription
 from latermq.protocol.remoting.codes import Request
@@ -71,6 +73,8 @@ class PullRequests:
     def _pull(self, connection: Connection, command: Command, header: PullHeader) -> bytes | None:
         self._reader.check_readable(header.consumerGroup, header.topic, header.queueId, connection.peer_host)
         message_filter = self._filters.of(self._subscription(header))
+        if header.topic == retry_topic(header.consumerGroup) and message_filter is EVERYTHING:
+            message_filter = own_retries(header.consumerGroup, header.topic)
         if header.sysFlag & PULL_COMMIT_OFFSET and header.commitOffset >= 0:
             self._progress.commit(
                 header.consumerGroup, header.topic, header.queueId, header.commitOffset, connection.peer_host
