@@ -16,14 +16,15 @@ from latermq.group.pop.pop_journal import PopJournal
 from latermq.group.pop.popped_queue import PoppedQueue
 from latermq.group.pop.table import Due
 from latermq.group.subscriptions import SubscriptionGroups
-from latermq.message.names import retry_topic
+from latermq.message.names import DEAD_LETTER_PREFIX, is_topic, retry_topic, shown
 from latermq.message.record import Message
 from latermq.store.log_writer import Draft
 from latermq.store.message_store import MessageStore
 from latermq.timer.delivery.clock_guard import ClockGuard
 
 MAX_MESSAGES = 256  # that one run copies: about 5 ms
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 20  # of copies in one block; a quarter of a segment if that is less
+_RECORD_BYTES = 512  # of a copy besides its body and properties, at most
 IDLE_MS = 1_000  # the longest time between two runs
 FAILED_MS = 500  # until the next try if copies could not be written
 
@@ -65,6 +66,7 @@ class PopExpiry:
         self._clock = clock
         self._expires_until = expires_until
         self._is_topic_pulled = is_topic_pulled
+        self._max_bytes = min(MAX_BYTES, store.writer.max_block_bytes // 4)
         self.needs_save = False  # a topic must be saved before copies are written to it
         self.failure = ""  # why copies could not be written, for operators
         self.revived = self.buried = self.lost = 0
@@ -91,6 +93,7 @@ class PopExpiry:
             if self._table.by_number.get(queue.number) is queue
             for offset in self._pops.last_attempts(queue, now_ms)
         ]
+        before = self.revived + self.buried + self.lost
         try:
             is_done = self._copy(due, now_ms) if due else True
             is_done = (self._copy(last, now_ms, in_order=True) if last else True) and is_done
@@ -100,7 +103,8 @@ class PopExpiry:
             is_done = False
         if not is_done:
             self._pops.exhausted |= exhausted
-            return FAILED_MS
+            # Others must not wait for the messages that cannot be copied now.
+            return 0 if self.revived + self.buried + self.lost > before else FAILED_MS
         self.failure = ""
         next_ms = self._operations.next_due_ms()
         return IDLE_MS if next_ms is None else max(0, min(next_ms - now_ms, IDLE_MS))
@@ -142,9 +146,9 @@ class PopExpiry:
                         refused_rows.append(one)
                         break
                     drafts.append(draft)
-                    size_bytes += len(draft.body) + len(draft.properties)
+                    size_bytes += len(draft.body) + len(draft.properties) + _RECORD_BYTES
                 mask |= 1 << offset - one.first
-                if size_bytes >= MAX_BYTES:
+                if size_bytes >= self._max_bytes:
                     gone.append(one._replace(mask=mask))
                     mask = 0
                     self._append(drafts, gone, now_ms)
@@ -160,6 +164,10 @@ class PopExpiry:
 
     def _append(self, drafts: list[Draft], gone: list[Due], now_ms: int) -> None:
         self._journal.append(drafts, gone, now_ms)
+        buried = sum(draft.topic.startswith(DEAD_LETTER_PREFIX) for draft in drafts)
+        self.buried += buried
+        self.revived += len(drafts) - buried
+        self.lost += sum(one.mask.bit_count() for one in gone) - len(drafts)
         for one in gone:
             self._positions.note(one.queue)
             self._waiting_pops.mark_group(one.queue.group, one.queue.topic)
@@ -184,22 +192,20 @@ class PopExpiry:
         """Return the copy of a message, or None if the message is no longer in the log."""
         message = self._message(one.queue, offset)
         if message is None:
-            self.lost += 1
             return None
         group = self._groups.find(one.queue.group)
         attempts = max_attempts(group.max_retries if group is not None else None)
         name = one.queue.group
         if in_order or (is_forced and one.queue.ordered):
-            self.buried += 1
             reason = "its consumer held it until it expired" if is_forced else _failed(one.deliveries + 1, attempts)
             return dead_letter(name, message, one.deliveries + 1, reason)
         is_counted = not (one.is_suspended or is_forced)
         if is_counted and message.reconsume_times + 1 >= attempts:
-            self.buried += 1
             failures = message.reconsume_times + 1
             return dead_letter(name, message, failures, _failed(failures, attempts))
-        self.revived += 1
         topic = next_attempt_topic(name, message)
+        if not is_topic(topic):  # waiting for such a topic would keep the log indefinitely
+            return dead_letter(name, message, message.reconsume_times + 1, f"it cannot be retried in {shown(topic)}")
         if one.queue.topic != retry_topic(name):  # a pop has taken it from there, so no member pulls it
             if topic not in pulled:
                 pulled[topic] = self._is_topic_pulled(name, base_topic(name, message))
@@ -224,7 +230,6 @@ class PopExpiry:
             draft = dead_letter(due.queue.group, message, failures, reason or "its consumer gave up on it")
             self._topics.create_retry_topic(draft.topic, 1, b"")
             drafts.append(draft)
-            self.buried += 1
         self._append(drafts, [due], self._clock.now_ms())
 
     def statistics(self) -> dict[str, int]:
