@@ -118,6 +118,17 @@ def test_the_handle_of_a_message_that_went_to_its_next_delivery_is_stale() -> No
     assert operations.ack(queue, 2, pop_ms) is Outcome.UNKNOWN
 
 
+def test_all_handles_of_a_changed_message_are_stale_after_its_next_delivery() -> None:
+    operations, queue = opened()
+    first_ms = operations.pop(queue, [0], 1, NOW_MS, 60_000)
+    changed = operations.change(queue, 0, first_ms, NOW_MS + 5, 0)
+    due, _ = operations.due(NOW_MS + 5)
+    operations.note_journalled(due)
+    assert operations.ack(queue, 0, first_ms) is Outcome.STALE
+    assert operations.ack(queue, 0, changed.pop_ms) is Outcome.STALE
+    assert operations.ack(queue, 0, changed.pop_ms + 1) is Outcome.REPEATED
+
+
 def test_the_memory_for_stale_handles_is_bounded() -> None:
     operations = PopOperations(InFlightTable(max_revived=5))
     queue = operations.open_queue("shop", "orders", 0, 0)

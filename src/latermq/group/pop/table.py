@@ -244,8 +244,11 @@ class InFlightTable:
         return self.take(queue, first, mask)
 
     def is_revived(self, queue: PoppedQueue, offset: int, pop_ms: int) -> bool:
-        """Whether this delivery is known to have left the table without an acknowledgement."""
-        return self._revived.get((queue.number, offset)) == pop_ms
+        """Whether this delivery, or a later one, is known to have left the table without an acknowledgement.
+
+        Each change of the invisible time gives the delivery a later pop time, and so does a pop after a reset.
+        """
+        return pop_ms <= self._revived.get((queue.number, offset), -1)
 
     def change(self, queue: PoppedQueue, offset: int, pop_ms: int, visible_ms: int, *, is_suspended: bool) -> bool:
         """Give a message another pop time and visible time. Return False if it is not in flight."""
