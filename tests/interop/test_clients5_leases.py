@@ -46,8 +46,9 @@ def test_a_handler_that_is_busy_for_several_leases_gets_its_message_once(
         clients5(language).pushed(consumer, 1)
     time.sleep(BUSY_S + 1)
     # Acknowledged by now; what was not would come again when the client says good-bye.
+    stops = {language: clients5(language).program.begin("stop", name=name) for language, name in consumers.items()}
     for language, consumer in consumers.items():
-        clients5(language).stop(consumer)
+        clients5(language).program.finish(stops[language])
         again = clients5("java").simple(f"busy_{language}", f"busy_{language}", await_s=2)
         assert clients5("java").receive_once(again) == [], language
         assert [message["attempt"] for message in clients5(language).pushed(consumer, 1)] == [1], language
