@@ -17,7 +17,7 @@ IN_ORDER_REVIVE_QUEUE = 999  # stands in the handles of messages popped in order
 NORMAL, RETRY, RETRY_V2 = "0", "1", "2"  # marks: the kind of topic that a message was popped from
 _MARKS = (NORMAL, RETRY, RETRY_V2)
 _PARTS = 8
-_MAX_DIGITS = 18  # fits in 64 bits
+_MAX_DIGITS, _MAX_QUEUE_DIGITS = 18, 9  # fit in 64 and 32 bits
 MAX_BIT_SET_BYTES = 65_536  # the messages of one pop may be far apart if a filter drops most of a queue
 
 
@@ -54,8 +54,9 @@ def decode_handle(text: str) -> ReceiptHandle:
         raise _malformed(text)
     start, pop, invisible, revive_queue, mark, broker_name, queue, offset = parts[:_PARTS]
     return ReceiptHandle(
-        _number(start, text), _number(pop, text), _number(invisible, text), _number(revive_queue, text), mark,
-        broker_name, _number(queue, text), _number(offset, text),
+        _number(start, text), _number(pop, text), _number(invisible, text),
+        _number(revive_queue, text, _MAX_QUEUE_DIGITS), mark, broker_name, _number(queue, text, _MAX_QUEUE_DIGITS),
+        _number(offset, text),
         _number(parts[_PARTS], text) if len(parts) > _PARTS else None,
     )  # fmt: skip
 
@@ -71,8 +72,8 @@ def handle_times(text: str) -> tuple[int, int]:
     return _number(parts[1], text), _number(parts[3], text)
 
 
-def _number(part: str, text: str) -> int:
-    if not (part.isascii() and part.isdigit() and len(part) <= _MAX_DIGITS):
+def _number(part: str, text: str, max_digits: int = _MAX_DIGITS) -> int:
+    if not (part.isascii() and part.isdigit() and len(part) <= max_digits):
         raise _malformed(text)
     return int(part)
 

@@ -8,6 +8,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from latermq.client.session.failures import ConnectFailed
+from latermq.group.pop.handles import decode_handle
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.server.proxy.ack_calls import MAX_ENTRIES, MAX_ROWS, AckBatches, AckCalls
@@ -99,7 +100,16 @@ def test_a_request_to_a_broker_has_a_bound() -> None:
     assert [len(msgspec.json.decode(request.body)) for request in consumer.link.take()] == [MAX_ROWS, 10]
 
 
-@pytest.mark.parametrize("text", ["", "1 2 3", "a b c d 0 e f g", handle() + " 1 1", handle().replace("70", "-7")])
+# Queue ids that no broker can read, because they have more than 32 bits, would spoil the request of all clients.
+WIDE_QUEUES = [
+    decode_handle(handle())._replace(queue_id=1 << 31).encode(),
+    decode_handle(handle())._replace(revive_queue_id=1 << 31).encode(),
+]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1 2 3", "a b c d 0 e f g", handle() + " 1 1", handle().replace("70", "-7"), *WIDE_QUEUES]
+)
 def test_a_handle_that_is_none_has_its_own_status(text: str) -> None:
     consumer = Consumer()
     call = consumer.ack(handle(), text)
