@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from latermq.broker.pop.positions import PopPositions
 from latermq.clock import Clock
+from latermq.errors import Busy, InvalidParameter
 from latermq.group.members import Channel, Members
 from latermq.group.pop.leases import lease_id
 from latermq.group.pop.operations import PopOperations
@@ -14,23 +16,24 @@ from latermq.model.subscription import Subscription
 REPORT_TIMEOUT_S = 15.0  # a client that is not reported for this long is no longer a member
 END_PAUSE_MS = 1_000  # after the end of a client, until its messages are visible
 POPS = "CONSUME_POP"
+_MAX_PROXIES = 4  # that report the same client
 
 
 class ReportedChannel:
-    """The connection of a client behind a proxy. Nothing can be sent to it: the proxy has no use for notices."""
+    """The connection of a consumer behind a proxy. Nothing can be sent to it: the proxy has no use for notices."""
 
-    __slots__ = ("_proxy",)
+    __slots__ = ("_connection",)
 
-    def __init__(self, proxy: Channel) -> None:
-        self._proxy = proxy
+    def __init__(self, connection: Channel) -> None:
+        self._connection = connection
 
     @property
     def peer_name(self) -> str:
-        return self._proxy.peer_name
+        return self._connection.peer_name
 
     @property
     def is_closing(self) -> bool:
-        return self._proxy.is_closing
+        return self._connection.is_closing
 
     @property
     def is_paused(self) -> bool:
@@ -41,6 +44,19 @@ class ReportedChannel:
 
     def disconnect(self, reason: str) -> None:
         return
+
+
+class PublisherChannel(ReportedChannel):
+    """The way to a proxy whose clients publish a topic. It passes checks of transactions on."""
+
+    __slots__ = ()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._connection.is_paused
+
+    def send(self, frame: bytes) -> None:
+        self._connection.send(frame)
 
 
 @dataclass(slots=True)
@@ -54,11 +70,27 @@ class ReportedClient:
     version: int = 0
 
 
-@dataclass(slots=True)
 class _Known:
-    channel: ReportedChannel
-    proxy: str
-    seen_s: float
+    """A member that proxies report."""
+
+    __slots__ = ("channel", "proxy", "seen_s")
+
+    def __init__(self, channel: ReportedChannel, proxy: str) -> None:
+        self.channel = channel
+        self.proxy = proxy  # whose connection the channel has
+        self.seen_s: dict[str, float] = {}  # proxy → its last report, the newest last
+
+    def see(self, proxy: str, now_s: float) -> None:
+        self.seen_s.pop(proxy, None)
+        self.seen_s[proxy] = now_s
+        if len(self.seen_s) > _MAX_PROXIES:
+            del self.seen_s[next(iter(self.seen_s))]
+
+    def last_s(self, proxy: str = "") -> float:
+        """Return the time of the last report, or the last one of this proxy."""
+        if proxy:
+            return self.seen_s.get(proxy, -inf)
+        return next(reversed(self.seen_s.values()), -inf)
 
 
 def lease_of(group: str, client_id: str) -> int:
@@ -67,7 +99,10 @@ def lease_of(group: str, client_id: str) -> int:
 
 
 class ReportedClients:
-    """The clients of all proxies. `Members` bounds their number."""
+    """The clients of all proxies. `Members` bounds their number.
+
+    A client that moves is reported by two proxies until the first one has forgotten it.
+    """
 
     def __init__(
         self, operations: PopOperations, positions: PopPositions, members: Members, clock: Clock, client_clock: Clock
@@ -78,26 +113,54 @@ class ReportedClients:
         self._clock = clock
         self._client_clock = client_clock
         self._known: dict[tuple[str, str], _Known] = {}  # (group, client id)
+        self._publishers: dict[tuple[str, str], _Known] = {}  # (topic, proxy)
+        self._refused = 0
 
     def report(self, proxy: str, connection: Channel, clients: Iterable[ReportedClient]) -> set[str]:
-        """Renew the leases of clients, and make them members. Return the groups that changed."""
-        now_s, changed, leases = self._client_clock.monotonic_s(), set(), []
+        """Renew the leases of clients, and make them members. Return the groups that changed.
+
+        A client for which a limit leaves no place is no member, but keeps its lease and does not affect the others.
+        """
+        changed, leases = set(), []
         for client in clients:
             key = client.group, client.client_id
-            known = self._known.get(key)
-            # The newest report wins: the client may have moved to another proxy.
-            channel = known.channel if known is not None and known.proxy == proxy else ReportedChannel(connection)
-            beat = self._heartbeat(client)
-            self._members.check(channel, beat, client.language)
-            self._known[key] = _Known(channel, proxy, now_s)
-            if known is not None and known.channel is not channel:
-                changed |= self._members.disconnected(known.channel)
-            changed |= self._members.heartbeat(
-                channel, beat, language=client.language, version=client.version, clock=self._client_clock
-            )
             leases.append(lease_of(*key))
+            beat = self._heartbeat(client)
+            changed |= self._join(self._known, key, proxy, ReportedChannel(connection), beat, client)
         self._operations.renew(leases, self._clock.now_ms())
         return changed
+
+    def report_topics(self, proxy: str, connection: Channel, topics: Iterable[str]) -> None:
+        """Make a proxy a producer of the groups with the names of these topics, which get checks of transactions."""
+        for topic in topics:
+            client = ReportedClient(f"latermq-proxy@{proxy}", topic, [])
+            beat = Heartbeat(client_id=client.client_id, producer_groups=[topic])
+            self._join(self._publishers, (topic, proxy), proxy, PublisherChannel(connection), beat, client)
+
+    def _join(
+        self, known_members: dict[tuple[str, str], _Known], key: tuple[str, str], proxy: str, channel: ReportedChannel,
+        beat: Heartbeat, client: ReportedClient,
+    ) -> set[str]:  # fmt: skip
+        now_s = self._client_clock.monotonic_s()
+        known = known_members.get(key)
+        changed = set()
+        if known is not None:
+            # The channel stays while its proxy reports the client, so that the group does not change with each report.
+            if known.channel.is_closing or known.last_s(known.proxy) < now_s - REPORT_TIMEOUT_S:
+                changed = self._members.disconnected(known.channel)
+                known.channel, known.proxy = channel, proxy
+        else:
+            known = _Known(channel, proxy)
+        try:
+            self._members.check(known.channel, beat, client.language)
+        except (Busy, InvalidParameter):
+            self._refused += 1
+            return changed
+        known_members[key] = known
+        known.see(proxy, now_s)
+        return changed | self._members.heartbeat(
+            known.channel, beat, language=client.language, version=client.version, clock=self._client_clock
+        )
 
     def _heartbeat(self, client: ReportedClient) -> Heartbeat:
         """Return a heartbeat that leaves the subscriptions of the group's other members as they are."""
@@ -114,9 +177,18 @@ class ReportedClients:
         )
         return Heartbeat(client_id=client.client_id, consumers=[consumer])
 
-    def end(self, group: str, client_id: str) -> set[str]:
-        """End a client: what it holds becomes visible soon. The caller journals that. Return the changed groups."""
-        known = self._known.pop((group, client_id), None)
+    def end(self, group: str, client_id: str, proxy: str = "") -> set[str]:
+        """End a client: what it holds becomes visible soon. The caller journals that. Return the changed groups.
+
+        A proxy that has lost a client names itself: if another one reports the client, it has only moved.
+        """
+        key = group, client_id
+        known = self._known.get(key)
+        if proxy and known is not None:
+            known.seen_s.pop(proxy, None)
+            if known.last_s() >= self._client_clock.monotonic_s() - REPORT_TIMEOUT_S:
+                return set()
+        self._known.pop(key, None)
         changed = self._members.disconnected(known.channel) if known is not None else set()
         self._operations.end_lease(lease_of(group, client_id), self._clock.now_ms() + END_PAUSE_MS)
         return changed
@@ -124,10 +196,15 @@ class ReportedClients:
     def expire(self) -> set[str]:
         """Remove clients that are no longer reported. Their leases end later by themselves."""
         before_s, changed = self._client_clock.monotonic_s() - REPORT_TIMEOUT_S, set()
-        for key in [key for key, known in self._known.items() if known.seen_s < before_s]:
-            changed |= self._members.disconnected(self._known.pop(key).channel)
+        for members in (self._known, self._publishers):
+            for key in [key for key, known in members.items() if known.last_s() < before_s]:
+                changed |= self._members.disconnected(members.pop(key).channel)
         return changed
 
     def statistics(self) -> dict[str, int]:
-        """The number of clients behind proxies."""
-        return {"reported_clients": len(self._known)}
+        """The numbers of clients behind proxies, and of reports without a place for a client."""
+        return {
+            "reported_clients": len(self._known),
+            "reported_topics": len(self._publishers),
+            "refused_reports": self._refused,
+        }

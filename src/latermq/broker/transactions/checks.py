@@ -83,8 +83,9 @@ class TransactionChecks:
         for half in ask:
             if sent_bytes >= _BYTES_PER_RUN:
                 break
-            producers = [one.channel for one in self._members.producers(half.producer_group)]
-            ready = [channel for channel in producers if not channel.is_closing and not channel.is_paused]
+            members = self._members.producers(half.producer_group)
+            producers = [one.channel for one in members if not one.channel.is_closing]
+            ready = [channel for channel in producers if not channel.is_paused]
             message = self._reader.read_message(half.physical_offset) if ready else None
             if ready and message is None:
                 self._give_up(half, now_ms)

@@ -123,6 +123,7 @@ class ReportBody(Struct, kw_only=True):
 
     proxy: str
     clients: list[ReportedClientJson] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)  # that clients of the proxy publish
 
 
 class EndLeaseHeader(Struct, kw_only=True, gc=False):
@@ -130,6 +131,7 @@ class EndLeaseHeader(Struct, kw_only=True, gc=False):
 
     group: str
     clientId: str
+    proxy: str | None = None  # only if no other proxy reports the client
 
 
 def encode_pop_reply(

@@ -108,7 +108,7 @@ def broker_service(
         later=later,
         on_settled=on_pops_settled,
     )
-    table.add(_pop_endpoints(broker, pop_replies, group_changes))
+    table.add(_pop_endpoints(broker, pop_replies, group_changes, note_producers))
     return BrokerService(
         table,
         _send_lane(broker, table, between_requests) if not flush_queue.is_sync else None,
@@ -130,7 +130,9 @@ def broker_service(
     )
 
 
-def _pop_endpoints(broker: Broker, replies: PopReplies, group_changes: GroupChanges) -> list[Endpoint]:
+def _pop_endpoints(
+    broker: Broker, replies: PopReplies, group_changes: GroupChanges, on_producers: Callable[[list[str]], None]
+) -> list[Endpoint]:
     """The requests of POP consumption."""
     pops = PopRequests(
         broker.pops,
@@ -142,7 +144,7 @@ def _pop_endpoints(broker: Broker, replies: PopReplies, group_changes: GroupChan
         broker.config,
     )
     acks = AckRequests(broker.acknowledgements, replies)
-    proxies = ProxyRequests(broker.reported_clients, replies, group_changes.notify)
+    proxies = ProxyRequests(broker.reported_clients, replies, group_changes.notify, on_producers)
     return [*pops.endpoints, *acks.endpoints, *proxies.endpoints]
 
 

@@ -10,27 +10,40 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.pop import EndLeaseHeader, ReportBody
 from latermq.server.handlers.pop_replies import PopReplies
-from latermq.server.remoting.access import SUB, on_group, on_groups
+from latermq.server.remoting.access import PUB, SUB, on_group, on_groups, on_topics
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
 from latermq.server.remoting.sliced_requests import Reply, Slices
 from latermq.timer.steps import Steps
 
-_CLIENTS_PER_STEP = 5  # about 4 µs each
+_CLIENTS_PER_STEP = 5  # about 4 µs each, as are topics
 
 
 class ProxyRequests:
     """Serves proxies."""
 
-    def __init__(self, clients: ReportedClients, replies: PopReplies, notify: Callable[[set[str]], None]) -> None:
-        """`notify` informs the members of groups that their groups changed."""
+    def __init__(
+        self,
+        clients: ReportedClients,
+        replies: PopReplies,
+        notify: Callable[[set[str]], None],
+        on_producers: Callable[[list[str]], None],
+    ) -> None:
+        """`notify` informs the members of groups that their groups changed.
+
+        `on_producers` receives the producer groups of each report.
+        """
         self._clients = clients
         self._replies = replies
         self._notify = notify
+        self._on_producers = on_producers
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        report = (on_groups(lambda _, body: {client.group for client in body.clients}, SUB),)
+        report = (
+            on_topics(lambda _, body: body.topics, PUB),
+            on_groups(lambda _, body: {client.group for client in body.clients}, SUB),
+        )
         return [
             Endpoint(Request.REPORT_CLIENTS, self._report, report, body=ReportBody, slices=Slices.ALL),
             Endpoint(Request.END_LEASE, self._end, (on_group("group", SUB),), EndLeaseHeader),
@@ -49,11 +62,16 @@ class ProxyRequests:
             changed |= self._clients.report(body.proxy, connection, clients[at : at + _CLIENTS_PER_STEP])
             yield
         self._notify(changed)
+        for at in range(0, len(body.topics), _CLIENTS_PER_STEP):
+            self._clients.report_topics(body.proxy, connection, body.topics[at : at + _CLIENTS_PER_STEP])
+            yield
+        if body.topics:
+            self._on_producers(body.topics)
         return encode_response(command)
 
     def _end(self, connection: Connection, command: Command, header: EndLeaseHeader) -> None:
         self._replies.check_room()
         if len(header.clientId) > MAX_CLIENT_ID_CHARS:
             raise InvalidParameter("the client id is too long")
-        self._notify(self._clients.end(header.group, header.clientId))
+        self._notify(self._clients.end(header.group, header.clientId, header.proxy or ""))
         self._replies.hold(connection, command, encode_response(command))

@@ -1,4 +1,4 @@
-"""What brokers learn about clients of the proxy: live consumers, consumers that have gone, and producers' topics."""
+"""What brokers learn about clients of the proxy: live consumers, consumers that have gone, and published topics."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,7 +6,6 @@ from collections.abc import Callable
 import structlog
 
 from latermq.errors import LaterMQError
-from latermq.protocol.remoting.clients import HeartbeatData, ProducerData
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.json_body import encode_body
@@ -14,11 +13,9 @@ from latermq.server.proxy.broker_link import BrokerLink
 from latermq.server.proxy.clients import Client, Clients
 
 REPORT_EVERY_S = 5.0  # a broker forgets a consumer that is not reported for 15 s, and its lease after 60 s
-HEARTBEAT_EVERY_S = 20.0
 SOON_S = 0.02  # collects the new clients of a moment
 CHUNK_BYTES = 256 * 1024  # of one report, and one client more; brokers accept 1 MiB
 PIECE_PAUSE_S = 0.01
-MAX_TOPICS = 900  # of one heartbeat; brokers accept 1,000 groups per connection
 
 _log = structlog.get_logger(__name__)
 
@@ -33,37 +30,40 @@ class ClientReports:
         self._loop = asyncio.get_running_loop()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._due: dict[Client, None] = {}  # consumers to report
+        self._due_topics: dict[str, None] = {}
         self._failed = 0
-        self._unreported_topics = 0
         clients.on_new_consumer = self._on_new_consumer
         clients.on_new_topic = self._on_new_topic
-        clients.on_gone = self._on_gone
+        clients.on_goodbye = self._on_goodbye
+        clients.on_lost = self._on_lost
         link.on_connected.append(self._on_connected)
 
     def start(self) -> None:
         self._schedule("report", REPORT_EVERY_S, self._report_all)
-        self._schedule("heartbeat", HEARTBEAT_EVERY_S, self._heartbeat_all)
 
     def stop(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
 
     def statistics(self) -> dict[str, int]:
-        return {"failed_reports": self._failed, "unreported_topics": self._unreported_topics}
-
-    # Consumers
+        return {"failed_reports": self._failed}
 
     def _on_new_consumer(self, client: Client) -> None:
         self._due[client] = None
         self._report_soon(SOON_S)
 
+    def _on_new_topic(self, topic: str) -> None:
+        self._due_topics[topic] = None
+        self._report_soon(SOON_S)
+
     def _report_all(self) -> None:
         self._clients.expire()
         self._due.update(dict.fromkeys(self._clients.consumers()))
+        self._due_topics.update(dict.fromkeys(self._clients.published_topics))
         self._report_soon(0.0)
 
     def _report_soon(self, pause_s: float) -> None:
-        if self._due and "due" not in self._timers:
+        if (self._due or self._due_topics) and "due" not in self._timers:
             self._timers["due"] = self._loop.call_later(pause_s, self._report_due)
 
     def _report_due(self) -> None:
@@ -85,49 +85,31 @@ class ClientReports:
                     "language": client.language,
                 }
             )
-        if reported:
-            self._to_all(Request.REPORT_CLIENTS, {}, encode_body({"proxy": self._proxy_id, "clients": reported}))
+        topics: list[str] = []
+        while self._due_topics and size_bytes < CHUNK_BYTES:
+            topic, _ = self._due_topics.popitem()
+            if self._clients.is_published(topic):
+                size_bytes += len(topic)
+                topics.append(topic)
+        if reported or topics:
+            body = encode_body({"proxy": self._proxy_id, "clients": reported, "topics": topics})
+            self._to_all(Request.REPORT_CLIENTS, {}, body)
         self._report_soon(PIECE_PAUSE_S)
 
-    def _on_gone(self, client: Client) -> None:
+    def _on_goodbye(self, client: Client) -> None:
+        self._end_lease(client, {})
+
+    def _on_lost(self, client: Client) -> None:
+        # With the proxy's id: the client may be alive at another proxy, and keeps its messages then.
+        self._end_lease(client, {"proxy": self._proxy_id})
+
+    def _end_lease(self, client: Client, fields: dict[str, str]) -> None:
         self._due.pop(client, None)
-        self._to_all(Request.END_LEASE, {"group": client.group, "clientId": client.client_id})
-
-    # Producers
-
-    def _on_new_topic(self, topic: str) -> None:
-        if "topics" not in self._timers:
-            self._timers["topics"] = self._loop.call_later(SOON_S, self._heartbeat_soon)
-
-    def _heartbeat_soon(self) -> None:
-        del self._timers["topics"]
-        self._heartbeat_all()
-
-    def _heartbeat_all(self) -> None:
-        body = self._heartbeat_body()
-        if body:
-            self._to_all(Request.HEART_BEAT, {}, body)
-
-    def _heartbeat_body(self) -> bytes:
-        """Return the heartbeat of the producer group of each topic, to which brokers send checks of transactions."""
-        topics = self._clients.published_topics
-        unreported = max(0, len(topics) - MAX_TOPICS)
-        if unreported and not self._unreported_topics:
-            _log.warning("too many topics are published for checks of transactions", topics=len(topics), max=MAX_TOPICS)
-        self._unreported_topics = unreported
-        if not topics:
-            return b""
-        groups = [ProducerData(groupName=topic) for topic in topics[-MAX_TOPICS:]]
-        return encode_body(HeartbeatData(clientID=f"latermq-proxy@{self._proxy_id}", producerDataSet=groups))
-
-    # Brokers
+        self._to_all(Request.END_LEASE, {"group": client.group, "clientId": client.client_id, **fields})
 
     def _on_connected(self, broker: str) -> None:
         """Report all clients to a broker that has started, or was not reachable."""
         self._report_all()
-        heartbeat = self._heartbeat_body()
-        if heartbeat:
-            self._link.request(broker, Request.HEART_BEAT, {}, self._on_response, body=heartbeat)
 
     def _to_all(self, code: int, fields: dict[str, str], body: bytes = b"") -> None:
         for broker in self._link.brokers:

@@ -77,7 +77,8 @@ class Clients:
         # Set by the reports to brokers.
         self.on_new_consumer: Callable[[Client], None] = lambda client: None
         self.on_new_topic: Callable[[str], None] = lambda topic: None
-        self.on_gone: Callable[[Client], None] = lambda client: None
+        self.on_goodbye: Callable[[Client], None] = lambda client: None
+        self.on_lost: Callable[[Client], None] = lambda client: None  # perhaps to another proxy
 
     def see(self, client_id: str, group: str, peer: str) -> Client:
         """Note that a client is alive. Raises Busy if there is no place for a new one."""
@@ -137,7 +138,7 @@ class Clients:
             raise CallRefused(pb.FORBIDDEN, f"client {client_id!r} is connected from another address")
         self._remove(client)
         if client.group:
-            self.on_gone(client)
+            self.on_goodbye(client)
 
     def expire(self) -> None:
         """Remove clients that were silent for too long."""
@@ -151,7 +152,7 @@ class Clients:
                 for stream in list(client.streams):
                     stream.end("no heartbeat arrived")
                 if client.group:
-                    self.on_gone(client)
+                    self.on_lost(client)
 
     def publisher(self, topic: str) -> Stream | None:
         """Return the stream of a client that publishes a topic. Several take turns."""
@@ -168,6 +169,9 @@ class Clients:
     def published_topics(self) -> list[str]:
         """All topics that clients publish, the oldest first."""
         return list(self._publishers)
+
+    def is_published(self, topic: str) -> bool:
+        return topic in self._publishers
 
     def consumers(self) -> Iterator[Client]:
         """All consumers at this moment."""

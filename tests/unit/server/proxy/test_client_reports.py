@@ -12,7 +12,7 @@ from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
 from latermq.server.proxy import client_reports
-from latermq.server.proxy.client_reports import MAX_TOPICS, ClientReports
+from latermq.server.proxy.client_reports import ClientReports
 from latermq.server.proxy.client_settings import Role
 from latermq.server.proxy.clients import Clients
 from latermq.server.proxy.transaction_checks import TransactionChecks
@@ -57,6 +57,12 @@ class Reported:
             for client in body["clients"]
         ]
 
+    def topics(self, broker: str) -> list[str]:
+        return [topic for body in self.link.bodies(broker, Request.REPORT_CLIENTS) for topic in body["topics"]]
+
+    def ended_leases(self) -> list[tuple[str, dict[str, str]]]:
+        return [(broker, fields) for broker, code, fields, _ in self.link.received if code == Request.END_LEASE]
+
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20.0):
@@ -88,6 +94,7 @@ def test_new_consumers_are_reported_at_once_to_all_brokers() -> None:
                     {"clientId": "c1", "group": "g", "topics": ["t"], "language": "GOLANG"},
                     {"clientId": "c2", "group": "g", "topics": ["t", "u"], "language": "GOLANG"},
                 ],
+                "topics": [],
             }
 
     run(scenario)
@@ -110,8 +117,21 @@ def test_a_consumer_that_has_gone_is_not_reported_and_its_lease_ends() -> None:
         reported.clients.terminate("c", "g", HERE)
         await asyncio.sleep(0.1)
         assert reported.reported("a") == []
-        ends = [(broker, fields) for broker, code, fields, _ in reported.link.received if code == Request.END_LEASE]
-        assert ends == [(broker, {"group": "g", "clientId": "c"}) for broker in ("a", "b")]
+        fields = {"group": "g", "clientId": "c"}
+        assert reported.ended_leases() == [(broker, fields) for broker in ("a", "b")]
+
+    run(scenario)
+
+
+def test_the_lease_of_a_lost_consumer_ends_with_the_name_of_the_proxy_because_it_may_live_elsewhere() -> None:
+    async def scenario(reported: Reported) -> None:
+        stream = reported.consumer("c")
+        [client] = reported.clients.consumers()
+        reported.clients.detach(client, stream)
+        client.seen_s -= 3600
+        reported.clients.expire()
+        fields = {"group": "g", "clientId": "c", "proxy": "proxy-1"}
+        assert reported.ended_leases() == [(broker, fields) for broker in ("a", "b")]
 
     run(scenario)
 
@@ -120,13 +140,12 @@ def test_a_broker_that_returns_gets_all_consumers_and_topics() -> None:
     async def scenario(reported: Reported) -> None:
         reported.consumer("c")
         reported.clients.register("p", Role("", ("t",), "JAVA", 300), FakeStream())
-        await until(lambda: bool(reported.reported("b") and reported.link.bodies("b", Request.HEART_BEAT)))
+        await until(lambda: bool(reported.reported("b") and reported.topics("b")))
         reported.link.received.clear()
         reported.link.on_connected[0]("b")
         await until(lambda: bool(reported.reported("b")))
         assert reported.reported("b") == ["c"]
-        [beat] = reported.link.bodies("b", Request.HEART_BEAT)
-        assert beat["producerDataSet"] == [{"groupName": "t"}]
+        assert reported.topics("b") == ["t"]
 
     run(scenario)
 
@@ -145,15 +164,16 @@ def test_many_consumers_are_reported_in_pieces_that_a_broker_accepts() -> None:
     run(scenario)
 
 
-def test_producers_are_announced_for_each_of_their_topics_up_to_a_limit() -> None:
+def test_all_published_topics_are_reported_in_pieces_and_those_that_nobody_publishes_any_more_are_not() -> None:
     async def scenario(reported: Reported) -> None:
-        topics = tuple(f"t{number}" for number in range(MAX_TOPICS + 5))
+        topics = tuple(f"a-topic-with-a-name-of-its-own-{number}" for number in range(20_000))
         reported.clients.register("p", Role("", topics, "JAVA", 300), FakeStream())
-        await until(lambda: bool(reported.link.bodies("a", Request.HEART_BEAT)))
-        [beat] = reported.link.bodies("a", Request.HEART_BEAT)
-        assert beat["clientID"] == "latermq-proxy@proxy-1"
-        assert [group["groupName"] for group in beat["producerDataSet"]] == list(topics[5:])
-        assert reported.reports.statistics()["unreported_topics"] == 5
+        reported.clients.register("q", Role("", ("left",), "JAVA", 300), FakeStream())
+        reported.clients.terminate("q", "", HERE)
+        await until(lambda: len(reported.topics("a")) >= len(topics))
+        assert sorted(reported.topics("a")) == sorted(topics)
+        bodies = reported.link.bodies("a", Request.REPORT_CLIENTS)
+        assert max(len(msgspec.json.encode(body)) for body in bodies) < 512 * 1024
 
     run(scenario)
 

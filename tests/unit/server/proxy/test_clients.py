@@ -42,7 +42,7 @@ class Watched:
         self.gone: list[Client] = []
         self.topics: list[str] = []
         self.clients.on_new_consumer = self.new.append
-        self.clients.on_gone = self.gone.append
+        self.clients.on_goodbye = self.clients.on_lost = self.gone.append
         self.clients.on_new_topic = self.topics.append
 
     def consumer(self, client_id: str, group: str = "g", peer: str = HERE) -> FakeStream:
