@@ -75,6 +75,8 @@ def test_timers_of_a_5x_client_are_cancelled_and_moved_through_4x(
 def test_messages_of_a_4x_client_arrive_at_a_5x_client(
     language: str, clients5: Callable[[str], Client5], mixed_topic: str, group: str, java: Program
 ) -> None:
+    if IS_APACHE and language == "node":
+        pytest.skip("Apache calls the zlib of 4.x clients gzip, which this client fails to read")
     client = clients5(language)
     consumer = client.simple(group, mixed_topic)
     options = {"topic": mixed_topic, "keys": "k%d", "tags": ["T"], "properties": {"p": "v"}}
