@@ -98,3 +98,23 @@ def test_a_message_whose_retry_topic_has_no_valid_name_becomes_a_dead_letter() -
     queue = popping.broker.store.queues.find(dead_letter_topic(group), 0)
     assert queue is not None
     assert queue.next_offset == 1
+
+
+def test_retention_gets_many_messages_in_flight_back_in_slices() -> None:
+    popping = Popping("store.retention=1h")
+    popping.send("orders", *[bytes(500)] * 1_000)
+    assert popping.pop_all("readers", "orders", 100 * 3_600_000) == 1_000
+    popping.send("other", *[bytes(100_000)] * 10)
+    popping.broker.topics.create_retry_topic("%RETRY%readers_orders", 1)
+    popping.broker.tables.save()
+    popping.clock.advance(2 * 3_600_000)
+    popping.send("other", *[bytes(100_000)] * 10)
+    popping.broker.pop_expiry.release_log()
+    first = 1_000 - popping.broker.in_flight.held
+    assert 0 < first < 300
+    # What leaves the table before its turn is not copied.
+    popping.broker.pop_positions.reset("readers", "orders", 0, 990)
+    popping.broker.pops.pop(PopRequest("readers", "orders", 0, 10, 100 * 3_600_000))
+    while popping.run() == 0:
+        pass
+    assert popping.broker.pop_expiry.statistics()["revived_messages"] == first + 10

@@ -346,11 +346,11 @@ def test_messages_that_are_about_to_leave_the_log_are_found_whatever_their_visib
     pop_ms, _ = pop(operations, queue, 40)
     operations.change(queue, 2, pop_ms, NOW_MS, 12 * 3_600_000)
     operations.ack(queue, 1, pop_ms)
-    due = list(operations.table.held_below("orders", 0, 34))
+    due = list(operations.table.held_below({("orders", 0): 34}))
     assert offsets_in(due) == [0, *range(2, 34)]
     operations.note_journalled(due)
     assert operations.table.floor(queue) == 34
-    assert list(operations.table.held_below("orders", 1, 34)) == []
+    assert list(operations.table.held_below({("orders", 1): 34})) == []
 
 
 # Dead letters

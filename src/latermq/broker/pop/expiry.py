@@ -1,5 +1,6 @@
 """The end of invisible times: messages go to their next attempt or to the dead letters, with a journal record."""
 
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from latermq.broker.messages.long_polling import WaitingPulls
@@ -67,14 +68,15 @@ class PopExpiry:
         self._expires_until = expires_until
         self._is_topic_pulled = is_topic_pulled
         self._max_bytes = min(MAX_BYTES, store.writer.max_block_bytes // 4)
+        self._expiring: deque[Due] = deque()  # in flight in segments that retention is about to remove
         self.needs_save = False  # a topic must be saved before copies are written to it
         self.failure = ""  # why copies could not be written, for operators
         self.revived = self.buried = self.lost = 0
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a pop waits for the next run."""
-        return bool(self._pops.exhausted)
+        """Whether a pop or retention waits for the next run."""
+        return bool(self._pops.exhausted or self._expiring)
 
     def run(self) -> int:
         """Copy what is due, up to a limit, and return after how many milliseconds to run again."""
@@ -97,6 +99,7 @@ class PopExpiry:
         try:
             is_done = self._copy(due, now_ms) if due else True
             is_done = (self._copy(last, now_ms, in_order=True) if last else True) and is_done
+            is_done = self._release_some(now_ms) and is_done
             self._positions.commit()  # a lease that has ended is journalled too
         except LaterMQError as error:
             self.failure = error.remark
@@ -106,23 +109,38 @@ class PopExpiry:
             # Others must not wait for the messages that cannot be copied now.
             return 0 if self.revived + self.buried + self.lost > before else FAILED_MS
         self.failure = ""
+        if self._expiring:
+            return 0
         next_ms = self._operations.next_due_ms()
         return IDLE_MS if next_ms is None else max(0, min(next_ms - now_ms, IDLE_MS))
 
     def release_log(self) -> None:
-        """Copy messages in flight that retention is about to remove, whatever their time. No attempt is counted."""
-        until, now_ms = self._expires_until(), self._clock.now_ms()
-        for (topic, queue_id), floor in self._table.held_floors().items():
-            queue = self._store.queues.find(topic, queue_id)
+        """Copy messages in flight that retention is about to remove, whatever their time. No attempt is counted.
+
+        Some are copied now, the others in the next runs: retention waits for them.
+        """
+        until = self._expires_until()
+        ends: dict[tuple[str, int], int] = {}
+        for key, floor in self._table.held_floors().items():
+            queue = self._store.queues.find(*key)
             entry = queue.entry(floor) if queue is not None else None
             if queue is not None and entry is not None and entry[0] < until:
-                held = list(self._table.held_below(topic, queue_id, queue.offset_of_log(until)))
-                at = 0
-                while at < len(held):
-                    some = held[at : at + MAX_MESSAGES // 32]
-                    at += len(some)
-                    if not self._copy(some, now_ms, is_forced=True):
-                        return
+                ends[key] = queue.offset_of_log(until)
+        self._expiring = deque(self._table.held_below(ends) if ends else ())
+        self._release_some(self._clock.now_ms())
+
+    def _release_some(self, now_ms: int) -> bool:
+        """Copy some of the messages that retention waits for, unless they left the table in the meantime."""
+        held: list[Due] = []
+        while self._expiring and len(held) < MAX_MESSAGES:
+            one = self._expiring.popleft()
+            held += [
+                self._table.one(one.queue, offset) for offset in one.offsets if self._table.holds(one.queue, offset)
+            ]
+        if held and not self._copy(held, now_ms, is_forced=True):
+            self._expiring.clear()  # retention asks again
+            return False
+        return True
 
     # Copies
 

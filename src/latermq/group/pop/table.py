@@ -6,7 +6,7 @@ handles and reads no clock; `operations.py` does.
 
 import heapq
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -144,6 +144,10 @@ class InFlightTable:
             if distance < WINDOW and self.rows.mask[row] >> distance & 1:
                 return row
         return -1
+
+    def holds(self, queue: PoppedQueue, offset: int) -> bool:
+        """Whether the message at this offset is in flight, in a queue that may have been removed."""
+        return self.by_number.get(queue.number) is queue and self.locate(queue, offset) >= 0
 
     def put_batch(
         self, queue: PoppedQueue, first: int, mask: int, pop_ms: int, visible_ms: int, lease: int = 0
@@ -427,16 +431,16 @@ class InFlightTable:
             floors[key] = min(offset, floors.get(key, offset))
         return floors
 
-    def held_below(self, topic: str, queue_id: int, offset: int) -> Iterator[Due]:
-        """Yield the messages of all groups in flight below an offset, whatever their visible time."""
-        for queue in list(self.queues.values()):
-            if queue.topic == topic and queue.queue_id == queue_id and queue.held:
-                for row in queue.all_rows():
-                    due = self._as_due(row)
-                    if due.first < offset:
-                        mask = due.mask & (1 << min(WINDOW, offset - due.first)) - 1
-                        if mask:
-                            yield due._replace(mask=mask)
+    def held_below(self, ends: Mapping[tuple[str, int], int]) -> Iterator[Due]:
+        """Yield the messages of all groups in flight below the end of their (topic, queue id), if that has one."""
+        for queue in self.queues.values():
+            end = ends.get((queue.topic, queue.queue_id), 0) if queue.held else 0
+            for row in queue.all_rows() if end else ():
+                due = self._as_due(row)
+                if due.first < end:
+                    mask = due.mask & (1 << min(WINDOW, end - due.first)) - 1
+                    if mask:
+                        yield due._replace(mask=mask)
 
     def statistics(self) -> dict[str, int]:
         """Sizes, for operators."""
