@@ -89,3 +89,6 @@ def test_the_size_of_a_bit_set_is_bounded() -> None:
     assert len(decode_bit_set(encode_bit_set(range(MAX_BIT_SET_BYTES * 8 - 8)))) == MAX_BIT_SET_BYTES * 8 - 8
     with pytest.raises(MalformedRequest, match="characters"):
         decode_bit_set("A" * (MAX_BIT_SET_BYTES * 2))
+    assert decode_bit_set(encode_bit_set([1, 500]), 2) == [1, 500]
+    with pytest.raises(MalformedRequest, match="at once"):
+        decode_bit_set(encode_bit_set([1, 2, 3]), 2)

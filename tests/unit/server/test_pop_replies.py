@@ -100,3 +100,17 @@ def test_what_a_lost_client_popped_is_given_back_and_journalled() -> None:
     scene.fake.is_closing = True
     scene.run()
     assert (given_back, scene.fake.sent, scene.commits) == (["popped"], [], 2)
+
+
+def test_oneway_requests_count_towards_the_limit_while_the_journal_cannot_be_written() -> None:
+    scene = Scene()
+    scene.failure = StoreError("the disk is full")
+    for _ in range(3):
+        scene.replies.check_room()
+        scene.replies.hold(scene.connection, Command(Request.CHANGE_MESSAGE_INVISIBLETIME, flag=FLAG_ONEWAY), b"")
+        scene.run()
+    with pytest.raises(Busy):
+        scene.replies.check_room()
+    scene.failure = None
+    scene.replies.settle()
+    scene.replies.check_room()

@@ -15,6 +15,7 @@ from latermq.model.subscription import Subscription
 
 REPORT_TIMEOUT_S = 15.0  # a client that is not reported for this long is no longer a member
 END_PAUSE_MS = 1_000  # after the end of a client, until its messages are visible
+MAX_TOPICS = 256  # shown of a group whose clients proxies report: each report of a client copies them
 POPS = "CONSUME_POP"
 _MAX_PROXIES = 4  # that report the same client
 
@@ -166,7 +167,7 @@ class ReportedClients:
         """Return a heartbeat that leaves the subscriptions of the group's other members as they are."""
         group = self._members.consumer_group(client.group)
         subscriptions = dict(group.subscriptions) if group is not None else {}
-        for topic in client.topics:
+        for topic in client.topics[: max(0, MAX_TOPICS - len(subscriptions))]:
             subscriptions.setdefault(topic, Subscription(topic=topic))
         consumer = Consumer(
             group=client.group,

@@ -126,8 +126,11 @@ def order_count_info(queues: Iterable[tuple[str, int, Sequence[tuple[int, int]]]
 # Bit sets of batch acknowledgements
 
 
-def decode_bit_set(text: str) -> list[int]:
-    """Return the positions of the set bits: base64 of the bytes of a Java BitSet, lowest bit first."""
+def decode_bit_set(text: str, max_bits: int = 8 * MAX_BIT_SET_BYTES) -> list[int]:
+    """Return the positions of the set bits: base64 of the bytes of a Java BitSet, lowest bit first.
+
+    Raises MalformedRequest if there are more than `max_bits`.
+    """
     if len(text) > -(-MAX_BIT_SET_BYTES // 3) * 4:
         raise MalformedRequest(f"a bit set has {len(text)} characters", hint="Acknowledge fewer messages at once")
     try:
@@ -135,7 +138,12 @@ def decode_bit_set(text: str) -> list[int]:
     except (binascii.Error, ValueError):
         raise MalformedRequest(f"{text[:80]!r} is not a bit set", hint="Encode it as base64") from None
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
-    positions: list[int] = np.flatnonzero(bits).tolist()
+    found = np.flatnonzero(bits)
+    if len(found) > max_bits:
+        raise MalformedRequest(
+            f"{len(found)} messages cannot be acknowledged at once", hint=f"Acknowledge up to {max_bits} per request"
+        )
+    positions: list[int] = found.tolist()
     return positions
 
 

@@ -67,8 +67,12 @@ class AckRequests:
 
     def _ack_batch(self, connection: Connection, command: Command, body: BatchAckBody) -> None:
         self._replies.check_room()
-        batches = [(_place(ack), decode_bit_set(ack.b)) for ack in body.acks]
-        _check_count(sum(len(distances) for _, distances in batches))
+        batches = []
+        left = MAX_BATCH
+        for ack in body.acks:
+            distances = decode_bit_set(ack.b, left)
+            left -= len(distances)
+            batches.append((_place(ack), distances))
         count = 0
         for place, distances in batches:
             count += self._acknowledgements.ack_all(place, [place.offset + distance for distance in distances])

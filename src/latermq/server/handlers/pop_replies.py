@@ -37,6 +37,7 @@ class PopReplies:
         self._later = later
         self._on_settled = on_settled
         self._replies: list[tuple[Connection, bytes, GiveBack | None]] = []
+        self._waiting = 0  # replies, and oneway requests since the last journal record
         self._is_scheduled = False
         self._failure: StoreError | None = None
 
@@ -47,19 +48,21 @@ class PopReplies:
 
     def check_room(self) -> None:
         """Refuse more work while too many replies wait."""
-        if len(self._replies) >= self._max_waiting:
-            raise Busy(f"{len(self._replies)} replies wait for the journal", hint="Try again later")
+        if self._waiting >= self._max_waiting:
+            raise Busy(f"{self._waiting} replies wait for the journal", hint="Try again later")
         if self._flush_queue.is_sync:
             self._flush_queue.check_room()
 
     def hold(self, connection: Connection, command: Command, reply: bytes) -> None:
         """Send the reply to a request when its operation is journalled."""
+        self._waiting += 1
         if not command.flag & FLAG_ONEWAY:
             self._replies.append((connection, reply, None))
         self.settle_soon()
 
     def hold_pop(self, connection: Connection, reply: bytes, give_back: GiveBack) -> None:
         """Do the same for popped messages. `give_back` makes them visible again if the client is gone."""
+        self._waiting += 1
         self._replies.append((connection, reply, give_back))
         self.settle_soon()
 
@@ -80,7 +83,7 @@ class PopReplies:
         if self._failure is not None:
             _log.info("POP journal resumed")
             self._failure = None
-        replies, self._replies = self._replies, []
+        replies, self._replies, self._waiting = self._replies, [], 0
         for connection, reply, give_back in replies:
             if connection.is_closing:
                 if give_back is not None:
@@ -93,4 +96,4 @@ class PopReplies:
 
     def statistics(self) -> dict[str, int]:
         """Replies that wait for the journal."""
-        return {"unjournalled_replies": len(self._replies)}
+        return {"unjournalled_replies": self._waiting}
