@@ -75,7 +75,7 @@ class FakeCall:
     """A call whose client reads `room` answers, and then no more until `drain`."""
 
     def __init__(self, timeout_s: float | None = None, room: int = 1_000_000) -> None:
-        self.metadata = {b"x-mq-client-id": b"client-1"}
+        self.field = {b"x-mq-client-id": b"client-1"}.get
         self.deadline_s = timeout_s
         self.connection = SimpleNamespace(peer=("10.9.8.7", 1), now_s=lambda: 0.0)
         self.on_cancel: Callable[[], None] | None = None

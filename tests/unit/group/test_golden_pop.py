@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from latermq.errors import MalformedRequest
 from latermq.group.pop.handles import (
@@ -48,6 +50,35 @@ def test_a_handle_is_read_and_written_as_apache_does(known: dict[str, Any]) -> N
 def test_a_text_that_is_not_a_handle_is_rejected(text: str) -> None:
     with pytest.raises(MalformedRequest):
         decode_handle(text)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["0", "1", "2", "3", "0017", "9" * 18, "9" * 19, "", "-1", "+1", "1.0", "²", "٣", "broker-a", "\n"]
+        )
+        | st.text(max_size=2),
+        min_size=6,
+        max_size=10,
+    ).map(" ".join)
+)
+def test_a_handle_is_valid_if_each_of_its_parts_is(text: str) -> None:
+    parts = text.split(" ")
+    numbers = [part for at, part in enumerate(parts) if at not in (4, 5)]
+    is_valid = (
+        len(parts) in (8, 9)
+        and all(part.isascii() and part.isdigit() and len(part) <= 18 for part in numbers)
+        and len(parts[3]) <= 9
+        and len(parts[6]) <= 9
+        and parts[4] in ("0", "1", "2")
+        and parts[5] != ""
+    )
+    if is_valid:
+        whole = [part if at in (4, 5) else int(part) for at, part in enumerate(parts)]
+        assert decode_handle(text) == (*whole, None)[:9]
+    else:
+        with pytest.raises(MalformedRequest):
+            decode_handle(text)
 
 
 def test_two_pairs_of_group_and_topic_can_have_the_same_retry_topic_so_it_is_never_split() -> None:

@@ -78,7 +78,11 @@ class Connection(asyncio.Protocol):
         self._pending[opaque] = (on_response, deadline_s)
         if self._sweep_timer is None:
             self._sweep_timer = self._loop.call_later(SWEEP_S, self._sweep)
-        self.send(frame)
+        # Inlined `send`, to save the call.
+        outgoing = self._outgoing
+        if not outgoing:
+            self._loop.call_soon(self._flush)
+        outgoing.append(frame)
 
     async def drain(self) -> None:
         """Wait until the peer has read enough of the written data."""

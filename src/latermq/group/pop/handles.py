@@ -5,6 +5,7 @@ docs/formats/pop-handles.md describes them.
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,9 +16,13 @@ from latermq.message.names import RETRY_PREFIX
 
 IN_ORDER_REVIVE_QUEUE = 999  # stands in the handles of messages popped in order; other values have no meaning here
 NORMAL, RETRY, RETRY_V2 = "0", "1", "2"  # marks: the kind of topic that a message was popped from
-_MARKS = (NORMAL, RETRY, RETRY_V2)
 _PARTS = 8
 _MAX_DIGITS, _MAX_QUEUE_DIGITS = 18, 9  # fit in 64 and 32 bits
+_NUMBER = rf"([0-9]{{1,{_MAX_DIGITS}}})"
+_QUEUE = rf"([0-9]{{1,{_MAX_QUEUE_DIGITS}}})"
+_match_handle = re.compile(
+    rf"{_NUMBER} {_NUMBER} {_NUMBER} {_QUEUE} ([{NORMAL}{RETRY}{RETRY_V2}]) ([^ ]+) {_QUEUE} {_NUMBER}(?: {_NUMBER})?"
+).fullmatch
 MAX_BIT_SET_BYTES = 65_536  # the messages of one pop may be far apart if a filter drops most of a queue
 
 
@@ -49,22 +54,20 @@ class ReceiptHandle(NamedTuple):
 
 def decode_handle(text: str) -> ReceiptHandle:
     """Decode a handle with eight or nine parts. Raises MalformedRequest if it is not valid."""
-    parts = text.split(" ")
-    if not _PARTS <= len(parts) <= _PARTS + 1 or parts[4] not in _MARKS or not parts[5]:
+    found = _match_handle(text)
+    if found is None:
         raise _malformed(text)
-    start, pop, invisible, revive_queue, mark, broker_name, queue, offset = parts[:_PARTS]
+    start, pop, invisible, revive_queue, mark, broker_name, queue, offset, log_offset = found.groups()
     return ReceiptHandle(
-        _number(start, text), _number(pop, text), _number(invisible, text),
-        _number(revive_queue, text, _MAX_QUEUE_DIGITS), mark, broker_name, _number(queue, text, _MAX_QUEUE_DIGITS),
-        _number(offset, text),
-        _number(parts[_PARTS], text) if len(parts) > _PARTS else None,
+        int(start), int(pop), int(invisible), int(revive_queue), mark, broker_name, int(queue), int(offset),
+        None if log_offset is None else int(log_offset),
     )  # fmt: skip
 
 
 def handle_times(text: str) -> tuple[int, int]:
     """Return the pop time and the revive queue of a handle. The rest is in the fields of a request too.
 
-    It takes 1 µs instead of 4 µs for all parts.
+    It takes 1 µs instead of 2 µs for all parts.
     """
     parts = text.split(" ", _PARTS)
     if len(parts) < _PARTS:

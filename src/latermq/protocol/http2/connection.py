@@ -358,18 +358,13 @@ class ServerConnection:
     def _new_request(self, block: bytes) -> Request:
         """Decode a request that is not cached, by a template if it fits one."""
         decoder = self._decoder
-        if not decoder.is_short(block):
-            return _valid_request(decoder.split(block))
-        template = self._templates.find(block)
-        if template is None:
-            request = _valid_request(decoder.split(block))
-        else:
-            ordinary = template.ordinary.copy()
-            at = template.apply(block, ordinary)
-            if at == len(block):
-                return template.request(ordinary)
-            request = _valid_request(decoder.split(block, at, template.special, ordinary))
-        if self._templates.miss():
+        is_short = decoder.is_short(block)
+        if is_short:
+            found = self._templates.request(block)
+            if found is not None:
+                return found
+        request = _valid_request(decoder.split(block))
+        if is_short and self._templates.miss():
             self._templates.learn(block, decoder.places(block), request)
         return request
 

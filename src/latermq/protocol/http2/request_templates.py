@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from latermq.protocol.http2.frames import ConnectionFault
 from latermq.protocol.http2.hpack.decoder import FRESH_NAMES, FieldPlace
-from latermq.protocol.http2.hpack.fields import AUTHORITY, METHOD, ORDINARY, Field, Pair
+from latermq.protocol.http2.hpack.fields import AUTHORITY, MALFORMED, METHOD, ORDINARY, Pair, classified
 from latermq.protocol.http2.hpack.huffman import decode_huffman
 from latermq.protocol.http2.requests import Request
 
@@ -21,6 +22,9 @@ _MAX_TEMPLATES = 4  # about as many methods as a client uses most of the time
 _EAGER_MISSES = 100
 _LEARN_EVERY_MISSES = 64
 _new_tuple: Callable[[type[Request], tuple[object, ...]], Request] = tuple.__new__  # a third of the time of Request()
+# Nothing here reads the id of a request, so it is decoded and checked only on demand: Huffman decoding takes
+# 2 µs, and a connection without a dynamic table has no state that a wrong value could damage.
+UNREAD_NAMES = {b"x-mq-request-id"}
 _is_plain = re.compile(rb"[!-~]+").fullmatch
 
 
@@ -29,56 +33,74 @@ class Step(NamedTuple):
 
     name_start: bytes  # the encoded field up to its value
     name: bytes
+    is_read: bool  # the value is decoded and checked at once
     run: bytes
     run_pairs: list[Pair]
 
 
 class Template:
-    """One template. `special` and `ordinary` are the fields of its prefix."""
+    """One template. `ordinary` are the fields of its prefix."""
 
-    __slots__ = ("_pseudo", "fresh_at", "memo", "ordinary", "prefix", "special", "steps")
+    __slots__ = ("_ordinary", "_pseudo", "_steps", "_unread_at", "fresh_at", "memo", "prefix")
 
-    def __init__(
-        self, prefix: bytes, special: list[Field], ordinary: list[Pair], steps: list[Step], request: Request
-    ) -> None:
+    def __init__(self, prefix: bytes, ordinary: list[Pair], steps: list[Step], request: Request) -> None:
         self.prefix = prefix
-        self.special = special
-        self.ordinary = ordinary
-        self.steps = steps
+        self._ordinary = ordinary
+        self._steps = steps
         self._pseudo = (request.method, request.path, request.scheme, request.authority)
         self.fresh_at: list[int] = []  # the positions in `Request.fields` of values that differ
+        self._unread_at: list[int] = []  # of those that are still encoded
         position = len(ordinary)
         for step in steps:
             self.fresh_at.append(position)
+            if not step.is_read:
+                self._unread_at.append(position)
             position += 1 + len(step.run_pairs)
         self.memo: object | None = None  # for the user: what follows from the fields that do not differ
 
-    def request(self, ordinary: list[Pair]) -> Request:
-        """Return the request with these fields."""
-        return _new_tuple(Request, (*self._pseudo, ordinary, None, self))
-
-    def apply(self, block: bytes, ordinary: list[Pair]) -> int:
-        """Append the fields after the prefix as far as the block fits, and return the position after them."""
+    def request(self, block: bytes) -> Request | None:
+        """Return the request with this block, which has the template's prefix, or None if the rest does not fit."""
+        fields = self._ordinary.copy()
         at = len(self.prefix)
-        for name_start, name, run, run_pairs in self.steps:
+        end = len(block)
+        for name_start, name, is_read, run, run_pairs in self._steps:
             value_at = at + len(name_start) + 1
-            if value_at > len(block) or not block.startswith(name_start, at):
-                return at
+            if value_at > end or not block.startswith(name_start, at):
+                return None
             size = block[value_at - 1]
             stop = value_at + (size & 0x7F)
-            if size & 0x7F == 0x7F or stop > len(block):
-                return at  # the length takes more than one byte, or the block is truncated
-            value = block[value_at:stop]
-            if size >= 0x80:
-                value = decode_huffman(value)
-            if not value.isalnum() and not _is_plain(value):
-                return at
-            ordinary.append((name, value))
+            if size & 0x7F == 0x7F or stop > end:
+                return None  # the length takes more than one byte, or the block is truncated
+            if is_read:
+                value = block[value_at:stop]
+                if size >= 0x80:
+                    value = decode_huffman(value)
+                if not value.isalnum() and not _is_plain(value):
+                    return None
+            else:
+                value = block[value_at - 1 : stop]
             if not block.startswith(run, stop):
-                return stop
-            ordinary += run_pairs
+                return None
+            fields.append((name, value))
+            fields += run_pairs
             at = stop + len(run)
-        return at
+        return _new_tuple(Request, (*self._pseudo, fields, None, self)) if at == end else None
+
+    def read(self, fields: list[Pair]) -> list[Pair]:
+        """Return the fields of a request of this template with all values decoded. An invalid one is left out."""
+        read = fields.copy()
+        for at in reversed(self._unread_at):
+            name, encoded = fields[at]
+            try:
+                value = decode_huffman(encoded[1:]) if encoded[0] >= 0x80 else encoded[1:]
+                pair, kind, _ = classified(name, value)
+            except ConnectionFault:
+                kind = MALFORMED
+            if kind == ORDINARY:
+                read[at] = pair
+            else:
+                del read[at]
+        return read
 
 
 class Templates:
@@ -90,11 +112,11 @@ class Templates:
         self._found: list[Template] = []
         self._misses = 0
 
-    def find(self, block: bytes) -> Template | None:
-        """Return the template with the prefix of a block."""
+    def request(self, block: bytes) -> Request | None:
+        """Return the request with this block if it fits a template."""
         for template in self._found:
             if block.startswith(template.prefix):
-                return template
+                return template.request(block)
         return None
 
     def miss(self) -> bool:
@@ -106,7 +128,6 @@ class Templates:
         """Make a template of a valid request, unless its block has no places or a content-length."""
         if not places:
             return
-        special: list[Field] = []
         ordinary: list[Pair] = []
         steps: list[Step] = []
         prefix_end = len(block)
@@ -117,15 +138,15 @@ class Templates:
         for field, start, value_at in places:
             kind = field[1]
             if METHOD <= kind <= AUTHORITY:
-                special.append(field)
-            elif kind != ORDINARY:
+                continue
+            if kind != ORDINARY:
                 return  # content-length
-            elif (pair := next(pairs))[0] in FRESH_NAMES and value_at:
+            if (pair := next(pairs))[0] in FRESH_NAMES and value_at:
                 if fresh is None:
                     prefix_end = start
                 else:
                     steps.append(Step(*fresh, block[run_start:start], run))
-                fresh = (block[start:value_at], pair[0])
+                fresh = (block[start:value_at], pair[0], pair[0] not in UNREAD_NAMES)
                 run_start = value_at + 1 + (block[value_at] & 0x7F)
                 run = []
             else:
@@ -133,5 +154,5 @@ class Templates:
         if fresh is not None:
             steps.append(Step(*fresh, block[run_start:], run))
         others = [other for other in self._found if other.prefix != block[:prefix_end]]
-        template = Template(block[:prefix_end], special, ordinary, steps, request)
+        template = Template(block[:prefix_end], ordinary, steps, request)
         self._found = [template, *others[: _MAX_TEMPLATES - 1]]

@@ -18,7 +18,7 @@ class Request(NamedTuple):
     path: bytes
     scheme: bytes
     authority: bytes
-    fields: Pairs  # without pseudo-header fields, in the order of arrival
+    fields: Pairs  # without pseudo-header fields, in the order of arrival; `Template.read` if there is a template
     content_bytes: int | None  # the value of content-length
     template: "Template | None" = None  # the one that it fits
 

@@ -26,11 +26,9 @@ def acknowledged_answer(message_id: str, receipt_handle: str) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    if number < 128:
+    if number < 0x80:
         return _SIZES[number]
-    parts = bytearray()
-    while number > 127:
-        parts.append(number & 127 | 128)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    start = bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80))
+    return start + _varint(number >> 14)

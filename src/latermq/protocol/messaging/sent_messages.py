@@ -24,6 +24,11 @@ MAX_RECOVERY_S = 3600
 # Left for what the broker adds: region, cluster, and the properties of a timer with the name of its topic.
 _PROPERTIES_RESERVE_BYTES = 1024
 _MAX_UTF8_BYTES = 4  # per character
+# Plain numbers: attributes of the module take longer, and each message compares them.
+_NORMAL: int = pb.NORMAL
+_TRANSACTION: int = pb.TRANSACTION
+_LITE: int = pb.LITE  # the types from here on are not supported
+_GZIP: int = pb.GZIP
 _control_character = re.compile("[\x00-\x1f\x7f-\x9f]").search
 
 
@@ -52,21 +57,22 @@ def sent_message(message: pb.Message, topic: str, remote_host: str, now_ms: int,
         )
     system = message.system_properties
     message_id = system.message_id
-    if not message_id or message_id.isspace() or not _is_clean(message_id):
+    # `_is_clean` only if its first check fails, which nearly none does: this saves calls.
+    if not message_id or message_id.isspace() or not (message_id.isprintable() or _is_clean(message_id)):
         raise CallRefused(pb.ILLEGAL_MESSAGE_ID, "the message id is blank or contains control characters")
     born = system.born_timestamp
     # Inlined `timestamp_ms`, to save the call.
     born_s, nanos = born.seconds, born.nanos
     born_ms = born_s * 1000 + nanos // 1_000_000 if 0 < born_s <= MAX_TIMESTAMP_S and 0 <= nanos < 10**9 else now_ms
     born_host = system.born_host
-    if not born_host or not _is_clean(born_host):
+    if not born_host or not (born_host.isprintable() or _is_clean(born_host)):
         born_host = remote_host
     # Without the properties of RocketMQ's proxy for the born time and attempts, which the record has anyway.
     parts = [f"UNIQ_KEY\x01{message_id}\x02PGROUP\x01{topic}\x02__BORNHOST\x01{born_host}\x02"]
     parts.append(_labels(message, system))
-    sysflag = SYSFLAG_COMPRESSED if system.body_encoding == pb.GZIP else 0
+    sysflag = SYSFLAG_COMPRESSED if system.body_encoding == _GZIP else 0
     delivery_ms = None
-    kind: int = pb.NORMAL
+    kind, message_type = _NORMAL, system.message_type
     group = system.message_group
     if group:
         kind = pb.FIFO
@@ -75,8 +81,8 @@ def sent_message(message: pb.Message, topic: str, remote_host: str, now_ms: int,
         kind = pb.DELAY
         delivery_ms = _delivery_ms(system)
         parts.append(f"TIMER_DELIVER_MS\x01{delivery_ms}\x02")
-    if system.message_type == pb.TRANSACTION:
-        kind = pb.TRANSACTION
+    if message_type == _TRANSACTION:
+        kind = _TRANSACTION
         sysflag |= SYSFLAG_HALF
         parts.append(f"TRAN_MSG\x01true\x02{_recovery(system)}")
     trace_context = system.trace_context
@@ -84,7 +90,8 @@ def sent_message(message: pb.Message, topic: str, remote_host: str, now_ms: int,
         if not _is_clean(trace_context):
             raise CallRefused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, "the trace context contains control characters")
         parts.append(f"TRACE_CONTEXT\x01{trace_context}\x02")
-    _refuse_unsupported(system)
+    if message_type >= _LITE or system.HasField("priority") or system.HasField("lite_topic"):
+        _refuse_unsupported(system)
     properties = "".join(parts)
     if len(properties) * _MAX_UTF8_BYTES > MAX_PROPERTIES_BYTES - _PROPERTIES_RESERVE_BYTES:
         _check_size(properties)

@@ -68,7 +68,7 @@ class CallDispatcher:
             )
             return
         deadline_s = None if head.timeout_s is None else stream.opened_s + head.timeout_s
-        call = Call(self._connection, stream, method, head.metadata, deadline_s)
+        call = Call(self._connection, stream, method, deadline_s)
         if stream.is_ended and type(method) is not Bidirectional and len(stream.pieces) == 1:
             message = only_message(stream.pieces[0])
             if message is not None:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import structlog
 
+from latermq.protocol.http2.grpc.call_head import field_of, metadata_of
 from latermq.protocol.http2.grpc.messages import MessageReader, message_prefix
 from latermq.protocol.http2.grpc.status import HEAD, TAIL_OK, GrpcError, StatusCode, trailers, trailers_only
 from latermq.protocol.http2.stream import Stream
@@ -62,10 +63,9 @@ class Call:
     __slots__ = (
         "_has_head",
         "_stream",
-        "_timer",
+        "_tick",
         "connection",
         "deadline_s",
-        "metadata",
         "method",
         "on_cancel",
         "reader",
@@ -79,11 +79,9 @@ class Call:
         connection: Http2Connection,
         stream: Stream,
         method: Method,
-        metadata: dict[bytes, bytes],
         deadline_s: float | None,
     ) -> None:
         self.connection = connection
-        self.metadata = metadata
         self.deadline_s = deadline_s  # monotonic; the call is cancelled then
         # Called once if the call ends before its handler ends it: by its client, its deadline or its connection.
         self.on_cancel: Callable[[], None] | None = None
@@ -95,7 +93,16 @@ class Call:
         self.registry: dict[Call, Stream] | None = None  # where the call is listed until it ends
         self._stream = stream
         self._has_head = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._tick = 0  # of the deadline, while the call waits
+
+    @property
+    def metadata(self) -> dict[bytes, bytes]:
+        """The fields of the call by name, in lower case. A new dictionary; `field` is faster for a single one."""
+        return metadata_of(self._stream.request)
+
+    def field(self, name: bytes) -> bytes | None:
+        """Return the value of one field of the metadata."""
+        return field_of(self._stream.request, name)
 
     @property
     def path(self) -> bytes:
@@ -169,10 +176,9 @@ class Call:
             self.receiver = receiver
 
     def arm(self) -> None:
-        """Start the timer of the deadline. Only calls that are not answered at once need it."""
+        """Watch the deadline. Only calls that are not answered at once need it."""
         if self.deadline_s is not None:
-            delay_s = max(0.0, self.deadline_s - self.connection.now_s())
-            self._timer = self.connection.loop.call_later(delay_s, self._expire)
+            self._tick = self.connection.deadlines.add(self, self.deadline_s)
 
     def cancel(self) -> None:
         """The stream is closed: report it to the handler."""
@@ -196,9 +202,9 @@ class Call:
 
     def close(self) -> None:
         """Release what the call holds. The stream and its call refer to each other."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._tick:
+            self.connection.deadlines.discard(self, self._tick)
+            self._tick = 0
         self.on_cancel = None
         self.receiver = None
         self.reader = None
@@ -210,6 +216,6 @@ class Call:
         if self.connection.waiting:
             self.connection.stop_waiting(self._stream)
 
-    def _expire(self) -> None:
-        self._timer = None
+    def expire(self) -> None:
+        """End the call because its deadline has passed."""
         self.expel(GrpcError(StatusCode.DEADLINE_EXCEEDED, "the deadline has passed"))

@@ -14,6 +14,7 @@ from latermq.protocol.http2.header_cache import HeaderCache
 from latermq.protocol.http2.outbox import Outbox
 from latermq.protocol.http2.stream import Stream
 from latermq.protocol.proxy_protocol import ProxyHeaderError, read_proxy_header
+from latermq.server.http2.deadlines import Deadlines
 from latermq.server.http2.tls_stream import HANDSHAKE_RECORD, TlsStream
 from latermq.server.http2.transport_limits import TransportLimits
 from latermq.server.remoting.connection import plain_ip
@@ -22,7 +23,7 @@ from latermq.server.remoting.held_bytes import HeldBytes
 # Below these, a connection does not count its bytes: the next turn sends or serves them.
 FREE_BYTES = 64 * 1024
 FREE_STREAMS = 64
-STREAM_BYTES = 2000  # measured: a waiting call with its stream, metadata and timer
+STREAM_BYTES = 2000  # measured: a waiting call with its stream and metadata
 _NO_PEER = ("0.0.0.0", 0)
 _log = structlog.get_logger(__name__)
 
@@ -47,6 +48,7 @@ class Owner(Protocol):
     cache: HeaderCache
     tls: ssl.SSLContext | None
     held: HeldBytes
+    deadlines: Deadlines
 
     def is_balancer(self, ip: str) -> bool: ...
 
@@ -87,6 +89,7 @@ class Http2Connection(asyncio.Protocol):
         "_tls",
         "_transport",
         "awaits_proxy_header",
+        "deadlines",
         "http2",
         "loop",
         "peer",
@@ -96,6 +99,7 @@ class Http2Connection(asyncio.Protocol):
     def __init__(self, owner: Owner, new_handler: HandlerFactory) -> None:
         self.peer: tuple[str, int] = _NO_PEER
         self._owner = owner
+        self.deadlines = owner.deadlines
         self._monotonic_s = owner.clock.monotonic_s
         self._connected_s = now_s = self._monotonic_s()
         self.http2 = ServerConnection(owner.limits.http2, owner.cache, now_s)

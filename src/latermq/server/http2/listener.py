@@ -12,6 +12,7 @@ from latermq.server.accepted import Accepted
 from latermq.server.http2.call_dispatcher import CallDispatcher
 from latermq.server.http2.calls import Methods
 from latermq.server.http2.connection import HandlerFactory, Http2Connection
+from latermq.server.http2.deadlines import Deadlines
 from latermq.server.http2.transport_limits import TransportLimits
 from latermq.server.remoting.held_bytes import HeldBytes
 
@@ -36,6 +37,7 @@ class Http2Listener:
         self.cache = HeaderCache()
         self.tls = tls
         self.held = HeldBytes(limits.max_held_bytes)
+        self.deadlines = Deadlines(clock.monotonic_s)
         self._new_handler = new_handler
         self._accepted: Accepted[Http2Connection] = Accepted(
             clock, self.held, limits.max_connections, limits.max_connections_per_address
@@ -110,5 +112,6 @@ class Http2Listener:
             "request_bytes": sum(http2.held_bytes for http2 in connections),
             "unsent_bytes": sum(http2.outbox.unsent_bytes for http2 in connections),
             **self.cache.statistics(),
+            **self.deadlines.statistics(),
             **{f"failed_{error.lower()}": count for error, count in self._failures.items()},
         }

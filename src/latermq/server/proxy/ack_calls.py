@@ -30,17 +30,17 @@ class AckBatches:
         """`call_soon` runs a function after everything that has arrived so far is read."""
         self._link = link
         self._call_soon = call_soon
-        self._batches: dict[str, tuple[list[AckRow], list[OnOutcome]]] = {}
+        self._batches: dict[str, tuple[list[AckRow], list[Place]]] = {}
 
-    def add(self, broker: str, row: AckRow, on_outcome: "OnOutcome") -> None:
-        """Acknowledge one message, and pass the outcome or an error to `on_outcome` later."""
+    def add(self, broker: str, row: AckRow, results: "AckResults", place: int) -> None:
+        """Acknowledge one message, and put the outcome or an error into its place later."""
         batch = self._batches.get(broker)
         if batch is None:
             if not self._batches:
                 self._call_soon(self._flush)
             batch = self._batches[broker] = ([], [])
         batch[0].append(row)
-        batch[1].append(on_outcome)
+        batch[1].append((results, place))
         if len(batch[0]) >= MAX_ROWS:
             del self._batches[broker]
             self._request(broker, *batch)
@@ -50,16 +50,13 @@ class AckBatches:
         for broker, (rows, waiting) in batches.items():
             self._request(broker, rows, waiting)
 
-    def _request(self, broker: str, rows: list[AckRow], waiting: "list[OnOutcome]") -> None:
+    def _request(self, broker: str, rows: list[AckRow], waiting: "list[Place]") -> None:
         def on_response(response: Command | LaterMQError) -> None:
             outcomes = _outcomes(response, len(waiting))
-            for on_outcome, outcome in zip(waiting, outcomes, strict=True):
-                on_outcome(outcome)
+            for (results, place), outcome in zip(waiting, outcomes, strict=True):
+                results.put(place, outcome)
 
         self._link.request(broker, Request.ACK_POPPED, {}, on_response, body=encode_body(rows))
-
-
-OnOutcome = Callable[[str | LaterMQError], None]
 
 
 def _outcomes(response: Command | LaterMQError, count: int) -> list[str | LaterMQError]:
@@ -105,14 +102,14 @@ class AckCalls:
             raise CallRefused(
                 pb.PAYLOAD_TOO_LARGE, f"the request has {len(entries)} entries; the limit is {MAX_ENTRIES}"
             )
-        results = _Results(exchange, request)
+        results = AckResults(exchange, request)
         for place, entry in enumerate(entries):
             try:
                 handle = read_handle(entry.receipt_handle)
             except CallRefused as refusal:
                 results.put(place, refusal)
                 continue
-            self._batches.add(handle.broker_name, ack_row(group, topic, handle), results.putter(place))
+            self._batches.add(handle.broker_name, ack_row(group, topic, handle), results, place)
 
 
 def read_handle(text: str) -> ReceiptHandle:
@@ -137,7 +134,7 @@ def stale_handle() -> CallRefused:
     )
 
 
-class _Results:
+class AckResults:
     """The results of one request. The answer leaves when all are known."""
 
     __slots__ = ("_exchange", "_missing", "_request", "_statuses")
@@ -147,9 +144,6 @@ class _Results:
         self._request = request
         self._missing = len(request.entries)
         self._statuses: list[pb.Status] = [OK] * self._missing
-
-    def putter(self, place: int) -> OnOutcome:
-        return lambda outcome: self.put(place, outcome)
 
     def put(self, place: int, outcome: str | LaterMQError) -> None:
         if not isinstance(outcome, str):
@@ -170,3 +164,6 @@ class _Results:
         for entry, status in zip(self._request.entries, statuses, strict=True):
             answer.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
         self._exchange.reply(answer)
+
+
+Place = tuple[AckResults, int]

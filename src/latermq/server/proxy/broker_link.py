@@ -49,6 +49,9 @@ class BrokerLink:
         self._addresses: dict[str, str] = {}
         self._missing_since_s: dict[str, float] = {}  # brokers that are no longer registered
         self._open: dict[str, Connection] = {}
+        # Whether there is a connection to the broker of this name. Each send asks for it.
+        self.is_open: Callable[[str], bool] = self._open.__contains__
+        self.next_opaque = self.connections.next_opaque
         self._names: dict[str, str] = {}  # of the brokers at each address
         self._connected = asyncio.Event()  # to a broker, for the first time
         self._wake = asyncio.Event()
@@ -65,12 +68,6 @@ class BrokerLink:
     def is_known(self, broker: str) -> bool:
         """Whether a broker of this name exists, reachable or not."""
         return broker in self._addresses
-
-    def is_open(self, broker: str) -> bool:
-        return broker in self._open
-
-    def next_opaque(self) -> int:
-        return self.connections.next_opaque()
 
     def request(
         self,

@@ -7,6 +7,7 @@ raises becomes an answer with a status; gRPC's own status is then OK, as clients
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
@@ -24,6 +25,7 @@ from latermq.server.remoting.access import Access, Action, Kind, Rule
 SERVICE = "apache.rocketmq.v2.MessagingService"
 CLIENT_ID = b"x-mq-client-id"
 MAX_CLIENT_ID_CHARS = 255
+_CACHED_CLIENT_IDS = 4096
 _NO_COMMAND = Command(0)  # rules are shared with remoting, whose requests have one
 
 # The messages that report a status in a server stream, instead of a field of its only answer.
@@ -171,7 +173,11 @@ class CallTable:
 
 def client_id_of(call: Call) -> str:
     """Return the id that every client sends with each call."""
-    value = call.metadata.get(CLIENT_ID)
+    return _client_id(call.field(CLIENT_ID))
+
+
+@lru_cache(_CACHED_CLIENT_IDS)
+def _client_id(value: bytes | None) -> str:
     if not value:
         raise CallRefused(
             pb.CLIENT_ID_REQUIRED, "the call has no client id", hint="Send it in the header x-mq-client-id"

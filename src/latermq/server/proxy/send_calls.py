@@ -38,6 +38,7 @@ MIXED = "MIXED"
 _TYPE_NAMES: dict[int, str] = {
     pb.NORMAL: "NORMAL", pb.FIFO: "FIFO", pb.DELAY: "DELAY", pb.TRANSACTION: "TRANSACTION",
 }  # fmt: skip
+_TRANSACTION: int = pb.TRANSACTION
 
 Result = pb.SendResultEntry | LaterMQError
 
@@ -165,9 +166,8 @@ class SendCalls:
         if group:
             return queues[queue_of_group(group, len(queues))]
         is_open = self._link.is_open
-        first = target.turn()
-        for step in range(len(queues)):
-            queue = queues[(first + step) % len(queues)]
+        for _ in queues:
+            queue = queues[target.turn() % len(queues)]
             if is_open(queue.brokerName):
                 break
         return queue
@@ -179,7 +179,7 @@ class SendCalls:
             except LaterMQError as error:
                 exchange.fail(error)
                 return
-            if one.kind == pb.TRANSACTION or reply.recallHandle:
+            if one.kind == _TRANSACTION or reply.recallHandle:
                 entry = _entry(one, reply)
                 exchange.reply(pb.SendMessageResponse(status=OK, entries=[entry]))
             else:

@@ -10,7 +10,7 @@ from hpack import Decoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latermq.protocol.http2.grpc.call_head import NotGrpc, call_head, parse_timeout_s
+from latermq.protocol.http2.grpc.call_head import NotGrpc, call_head, metadata_of, parse_timeout_s
 from latermq.protocol.http2.grpc.messages import MessageReader, message_prefix, only_message
 from latermq.protocol.http2.grpc.status import (
     HEAD,
@@ -130,8 +130,9 @@ def test_malformed_timeouts_are_refused(value: bytes) -> None:
 
 @pytest.mark.parametrize("content_type", [b"application/grpc", b"application/grpc+proto", b"application/grpc;x=y"])
 def test_content_types_of_grpc(content_type: bytes) -> None:
-    head = call_head(request((b"content-type", content_type), (b"a", b"1"), (b"b", b"2"), (b"a", b"3")))
-    assert head.metadata == {b"content-type": content_type, b"a": b"1,3", b"b": b"2"}
+    call = request((b"content-type", content_type), (b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
+    head = call_head(call)
+    assert metadata_of(call) == {b"content-type": content_type, b"a": b"1,3", b"b": b"2"}
     assert head.timeout_s is None
     assert not head.is_gzip
 

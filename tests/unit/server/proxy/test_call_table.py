@@ -17,7 +17,7 @@ class FakeCall:
     """A call that notes its answers."""
 
     def __init__(self, client_id: bytes | None = b"c") -> None:
-        self.metadata = {} if client_id is None else {b"x-mq-client-id": client_id}
+        self.field = {b"x-mq-client-id": client_id}.get
         self.sent: list[bytes] = []
         self.is_ended = False
 
