@@ -187,14 +187,15 @@ def test_a_consumer_buries_a_message(tmp_path: Path) -> None:
             (popped,) = await client.pop("orders")
             fields = {
                 "group": "readers", "topic": "orders", "queueId": "0", "offset": "0",
-                "popTime": str(popped.handle.pop_ms), "reason": "it does not parse",
+                "popTime": str(popped.handle.pop_ms), "reason": "it does not parse\x02TAGS\x01forged",
             }  # fmt: skip
             reply = await raw.call(Request.BURY_POPPED, fields)
             assert (reply.code, reply.text_fields()["outcome"]) == (Response.SUCCESS, "done")
             again = await raw.call(Request.BURY_POPPED, fields)
             assert again.code == Response.NO_MESSAGE
             (dead,) = await PopClient(raw, "undertakers").pop("%DLQ%readers")
-            assert dead.message.properties["LMQ_DEAD_REASON"] == "it does not parse"
+            assert dead.message.properties["LMQ_DEAD_REASON"] == r"it does not parse\x02TAGS\x01forged"
+            assert "TAGS" not in dead.message.properties
 
     run_with_broker(tmp_path, scenario)
 

@@ -321,7 +321,8 @@ class Pops:
 
     def _is_same_attempt(self, request: PopRequest, place: tuple[str, int]) -> bool:
         queue = self._operations.find(request.group, *place)
-        if queue is None or not queue.ordered:
+        # The attempt is compared first: a wide topic has many queues.
+        if queue is None or not queue.ordered or self._table.positions.attempt[queue.number] != request.attempt:
             return False
         redelivery = self._operations.redelivery(queue, self._clock.now_ms(), request.attempt)
         return redelivery is not None and redelivery.is_repeat

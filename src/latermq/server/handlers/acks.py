@@ -6,7 +6,7 @@ from latermq.broker.pop.acknowledgements import Acknowledgements, Place
 from latermq.errors import MalformedRequest
 from latermq.group.pop.handles import NORMAL, RETRY_V2, decode_bit_set, handle_times, pop_retry_topic
 from latermq.group.pop.operations import Outcome
-from latermq.message.names import RETRY_PREFIX
+from latermq.message.names import RETRY_PREFIX, escaped
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
@@ -24,6 +24,7 @@ from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
 
 MAX_BATCH = 16_384  # messages that one request acknowledges, in about 10 ms
+MAX_REASON_CHARS = 200  # it becomes a property, so it is escaped too: a client must not add properties by it
 _NAMES = {outcome: outcome.name.lower() for outcome in Outcome}
 
 
@@ -109,7 +110,7 @@ class AckRequests:
         self._replies.check_room()
         place = Place(header.group, header.topic, header.queueId, header.offset, header.popTime)
         self._acknowledgements.find(place)
-        outcome = self._acknowledgements.bury(place, (header.reason or "")[:200])
+        outcome = self._acknowledgements.bury(place, escaped(header.reason or "", MAX_REASON_CHARS))
         code = Response.SUCCESS if outcome is Outcome.DONE else Response.NO_MESSAGE
         self._replies.hold(connection, command, encode_response(command, code, fields={"outcome": _NAMES[outcome]}))
 
