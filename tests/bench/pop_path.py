@@ -5,11 +5,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from latermq.group.pop.handles import encode_bit_set
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FrameReader, encode_frame
 from tests.bench.path import GROUP, PULL_BATCH, TOPIC, Figures, SocketlessBroker, measure_pull, measure_send
 
-_POPPERS = ("one by one", "by the proxy")  # how messages are acknowledged
+POP, ACK = f"pop of {PULL_BATCH} (µs/message)", "ack (µs/message)"
+_Acks = Callable[[str, list[tuple[int, int]], int], bytes]  # frames for a group, queue ids and offsets, and a pop time
 
 
 class PopPath:
@@ -28,7 +30,7 @@ class PopPath:
             self._soon.pop()()
         return time.thread_time_ns() - started_ns
 
-    def measure(self, group: str, *, by_proxy: bool) -> Figures:
+    def measure(self, group: str, acks: _Acks) -> Figures:
         journal = self._path.broker.pop_journal
         bytes_before, messages, popped_ns, acked_ns = journal.bytes, 0, 0, 0
         fields = {
@@ -45,28 +47,58 @@ class PopPath:
                 break
             places = _places(reply.text_fields())
             messages += len(places)
-            frames = self._acks(group, places, int(reply.text_fields()["popTime"]), by_proxy=by_proxy)
-            acked_ns += self._turn(frames)
+            acked_ns += self._turn(acks(group, places, int(reply.text_fields()["popTime"])))
         assert messages, "nothing was popped"
+        assert not self._path.broker.in_flight.held, "an acknowledgement did nothing"
         return {
-            f"pop of {PULL_BATCH} (µs/message)": popped_ns / 1000 / messages,
-            "ack (µs/message)": acked_ns / 1000 / messages,
+            POP: popped_ns / 1000 / messages,
+            ACK: acked_ns / 1000 / messages,
             "journal (bytes/message)": (journal.bytes - bytes_before) / messages,
         }
 
-    def _acks(self, group: str, places: list[tuple[int, int]], pop_ms: int, *, by_proxy: bool) -> bytes:
-        if by_proxy:
-            body = json.dumps([[group, TOPIC, queue_id, offset, pop_ms] for queue_id, offset in places]).encode()
-            return encode_frame(Request.ACK_POPPED, 1, fields={}, body=body)
-        frames = []
-        for queue_id, offset in places:
-            handle = f"{offset} {pop_ms} 60000 0 0 broker-a {queue_id} {offset}"
-            fields = {
-                "consumerGroup": group, "topic": TOPIC, "queueId": str(queue_id), "offset": str(offset),
-                "extraInfo": handle,
-            }  # fmt: skip
-            frames.append(encode_frame(Request.ACK_MESSAGE, offset, fields=fields))
-        return b"".join(frames)
+
+def _one_by_one(group: str, places: list[tuple[int, int]], pop_ms: int) -> bytes:
+    frames = []
+    for queue_id, offset in places:
+        handle = f"{offset} {pop_ms} 60000 0 0 broker-a {queue_id} {offset}"
+        fields = {
+            "consumerGroup": group, "topic": TOPIC, "queueId": str(queue_id), "offset": str(offset),
+            "extraInfo": handle,
+        }  # fmt: skip
+        frames.append(encode_frame(Request.ACK_MESSAGE, offset, fields=fields))
+    return b"".join(frames)
+
+
+def _in_a_batch(group: str, places: list[tuple[int, int]], pop_ms: int) -> bytes:
+    acks = []
+    for queue_id in sorted({queue_id for queue_id, _ in places}):
+        offsets = [offset for own, offset in places if own == queue_id]
+        bits = encode_bit_set(offset - offsets[0] for offset in offsets)
+        acks.append(
+            {
+                "c": group,
+                "t": TOPIC,
+                "r": "0",
+                "so": offsets[0],
+                "q": queue_id,
+                "rq": 0,
+                "pt": pop_ms,
+                "it": 60_000,
+                "b": bits,
+            }
+        )
+    body = json.dumps({"brokerName": "broker-a", "acks": acks}).encode()
+    return encode_frame(Request.BATCH_ACK_MESSAGE, 1, fields={}, body=body)
+
+
+def _by_the_proxy(group: str, places: list[tuple[int, int]], pop_ms: int) -> bytes:
+    body = json.dumps([[group, TOPIC, queue_id, offset, pop_ms] for queue_id, offset in places]).encode()
+    return encode_frame(Request.ACK_POPPED, 1, fields={}, body=body)
+
+
+_WAYS: dict[str, _Acks] = {
+    "one by one": _one_by_one, "in a batch": _in_a_batch, "by the proxy": _by_the_proxy,
+}  # fmt: skip
 
 
 def _places(fields: dict[str, str]) -> list[tuple[int, int]]:
@@ -82,8 +114,10 @@ def measure_pop_path(folder: Path, count: int, body_bytes: int) -> Figures:
     try:
         measure_send(path, count)
         figures = measure_pull(path)
-        for number, name in enumerate(_POPPERS):
-            own = PopPath(path, soon).measure(f"{GROUP}-{number}", by_proxy=bool(number))
+        pull_us = figures["pull (µs/message)"]
+        for number, (name, acks) in enumerate(_WAYS.items()):
+            own = PopPath(path, soon).measure(f"{GROUP}-{number}", acks)
+            own["both, pull = 1"] = (own[POP] + own[ACK]) / pull_us
             figures |= {f"acknowledged {name}: {figure}": value for figure, value in own.items()}
         return figures
     finally:
