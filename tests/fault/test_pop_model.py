@@ -18,6 +18,7 @@ from latermq.group.pop.handles import pop_retry_topic
 from latermq.group.pop.operations import InFlightFull, Limits, Outcome, PopOperations, attempt_hash
 from latermq.group.pop.pop_journal import PopJournal
 from latermq.group.pop.popped_queue import PoppedQueue
+from latermq.group.pop.rows import windows_of
 from latermq.group.pop.snapshot import PopSnapshot
 from latermq.group.pop.snapshot_file import PATH as SNAPSHOT
 from latermq.group.pop.table import Due, InFlightTable
@@ -279,7 +280,12 @@ class Life:
             return
         offsets = [handle.offset + distance for distance in range(-40, 41) if self._chance.random() < 0.7]
         good = [offset for offset in offsets if self.model.matches(handle.key, offset, handle.pop_ms)]
-        assert self.operations.ack_all(queue, offsets, handle.pop_ms) == len(good)
+        if self._chance.random() < 0.5:
+            assert self.operations.ack_all(queue, windows_of(offsets), handle.pop_ms) == len(good)
+        else:
+            outcomes = self.operations.ack_each(queue, [(offset, handle.pop_ms) for offset in offsets])
+            pairs = zip(offsets, outcomes, strict=True)
+            assert [offset for offset, outcome in pairs if outcome is Outcome.DONE] == good
         for offset in good:
             self.model.ack(handle.key, offset)
 

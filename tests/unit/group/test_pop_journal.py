@@ -44,7 +44,7 @@ STEPS: dict[str, tuple[Step, str]] = {
 FOLLOWING: dict[str, tuple[Step, str]] = {
     "acknowledged": (lambda do, queue: do.ack(queue, 6, NOW_MS), "05 00000000 0000000000000005 00000002"),
     "all acknowledged": (
-        lambda do, queue: do.ack_all(queue, [5, 6, 7], NOW_MS),
+        lambda do, queue: do.ack_all(queue, [(5, 0b111)], NOW_MS),
         "05 00000000 0000000000000005 00000007",
     ),
     "changed": (

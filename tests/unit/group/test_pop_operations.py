@@ -7,6 +7,7 @@ import pytest
 from latermq.group.pop.journal import JournalReader
 from latermq.group.pop.operations import InFlightFull, Limits, Outcome, PopOperations
 from latermq.group.pop.popped_queue import PoppedQueue
+from latermq.group.pop.rows import windows_of
 from latermq.group.pop.table import MAX_VISIBLE_MS, Due, InFlightTable
 
 NOW_MS = 1_800_000_000_000
@@ -208,9 +209,9 @@ def test_a_batch_acknowledgement_reaches_pops_and_changed_messages_of_its_pop_ti
     pop_ms = operations.pop(queue, [*range(40), *range(100, 120)], 120, NOW_MS, MINUTE_MS)
     pop(operations, queue, 10, NOW_MS + 1)
     operations.change(queue, 5, pop_ms, NOW_MS + 2, MINUTE_MS)
-    assert operations.ack_all(queue, range(200), pop_ms) == 59
+    assert operations.ack_all(queue, windows_of(list(range(200))), pop_ms) == 59
     assert visible(operations, NOW_MS + 2 * MINUTE_MS) == [5, *range(120, 130)]
-    assert operations.ack_all(queue, range(200), pop_ms) == 0
+    assert operations.ack_all(queue, windows_of(list(range(200))), pop_ms) == 0
 
 
 # Bounds
@@ -328,6 +329,36 @@ def test_queues_that_end_before_their_position_are_reset() -> None:
 # Retention
 
 
+def test_each_acknowledgement_of_a_run_has_its_own_outcome() -> None:
+    operations, queue = opened()
+    pop_ms = operations.pop(queue, [*range(40), 50], 51, NOW_MS, MINUTE_MS)
+    operations.change(queue, 5, pop_ms, NOW_MS + 2, MINUTE_MS)
+    offsets = [4, 5, 6, 4, 39, 50, 45, 51, *range(8)]
+    outcomes = operations.ack_each(
+        queue, [(offset, pop_ms) for offset in offsets] + [(5, NOW_MS + 2), (38, NOW_MS + 3)]
+    )
+    done, repeated, stale = Outcome.DONE, Outcome.REPEATED, Outcome.STALE
+    first = [done, stale, done, repeated, done, done, repeated, Outcome.UNKNOWN]
+    assert outcomes == [*first, *[done] * 4, repeated, stale, repeated, done, done, stale]
+    assert visible(operations, NOW_MS + 2 * MINUTE_MS) == list(range(8, 39))
+
+
+def test_runs_of_acknowledgements_are_journalled_as_single_ones_are() -> None:
+    bodies = []
+    for is_run in (False, True):
+        operations, queue = opened()
+        pop_ms = operations.pop(queue, range(40), 40, NOW_MS, MINUTE_MS)
+        operations.change(queue, 9, pop_ms, NOW_MS, MINUTE_MS)
+        handles = [(offset, pop_ms) for offset in (3, 2, 35, 9, 2, 39)]
+        if is_run:
+            operations.ack_each(queue, handles)
+        else:
+            for handle in handles:
+                operations.ack(queue, *handle)
+        bodies.append(operations.journal.body())
+    assert bodies[0] == bodies[1]
+
+
 def test_messages_in_flight_are_known_by_their_lowest_offset_over_all_groups() -> None:
     operations, queue = opened()
     other = operations.open_queue("audit", "orders", 0, 0)
@@ -337,7 +368,7 @@ def test_messages_in_flight_are_known_by_their_lowest_offset_over_all_groups() -
     assert operations.table.held_floors() == {("orders", 0): 0}
     operations.remove_group("audit")
     operations.change(queue, 3, pop_ms, NOW_MS, MINUTE_MS)
-    operations.ack_all(queue, [0, 1, 2, 4], pop_ms)
+    operations.ack_all(queue, [(0, 0b10111)], pop_ms)
     assert operations.table.held_floors() == {("orders", 0): 3}
 
 

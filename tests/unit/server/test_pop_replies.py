@@ -9,7 +9,7 @@ from latermq.errors import Busy, ServiceUnavailable, StoreError
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command
 from latermq.server.handlers.flush_queue import FlushQueue
-from latermq.server.handlers.pop_replies import PopReplies
+from latermq.server.handlers.pop_replies import JOINED_BYTES, PopReplies
 from latermq.server.remoting.connection import Connection
 from latermq.store.commit_log import CommitLog
 
@@ -62,7 +62,23 @@ def test_all_replies_of_a_turn_wait_for_one_journal_record() -> None:
     scene.replies.hold_pop(scene.connection, b"2", lambda: None)
     assert scene.fake.sent == []
     scene.run()
-    assert (scene.fake.sent, scene.commits) == ([b"1", b"2"], 1)
+    assert (scene.fake.sent, scene.commits) == ([b"12"], 1)
+
+
+def test_long_replies_are_sent_one_by_one_until_the_client_is_gone() -> None:
+    scene = Scene()
+    returned: list[int] = []
+    long = b"x" * JOINED_BYTES
+
+    def send(frame: bytes) -> None:
+        scene.fake.sent.append(frame)
+        scene.fake.is_closing = True
+
+    scene.fake.send = send  # type: ignore[method-assign]
+    for number in range(2):
+        scene.replies.hold_pop(scene.connection, long, lambda number=number: returned.append(number))  # type: ignore[misc]
+    scene.soon.pop()()
+    assert (scene.fake.sent, returned) == ([long], [1])
 
 
 def test_nothing_is_answered_while_the_journal_cannot_be_written() -> None:
@@ -80,7 +96,7 @@ def test_nothing_is_answered_while_the_journal_cannot_be_written() -> None:
         scene.replies.check_room()
     scene.failure = None
     scene.replies.settle()
-    assert scene.fake.sent == [b"1", b"more", b"more"]
+    assert scene.fake.sent == [b"1moremore"]
     scene.replies.check_pop()
 
 

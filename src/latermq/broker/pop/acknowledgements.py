@@ -1,6 +1,8 @@
 """Operations with the handle of a popped message: acknowledge it, change its invisible time, bury it."""
 
 from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from latermq.broker.pop.expiry import PopExpiry
@@ -12,6 +14,9 @@ from latermq.errors import IllegalMessage
 from latermq.group.pop.operations import Changed, Outcome, PopOperations
 from latermq.group.pop.popped_queue import PoppedQueue
 from latermq.store.queues.queue_table import QueueTable
+
+_KEY = itemgetter(0, 1, 2)  # of a place
+_OFFSET_AND_TIME = itemgetter(3, 4)
 
 
 class Place(NamedTuple):
@@ -72,30 +77,52 @@ class Acknowledgements:
         if queue is None:
             outcome = Outcome.UNKNOWN
         else:
-            was_ordered = queue.ordered
+            was_ordered = bool(queue.ordered)
             outcome = self._operations.ack(queue, place.offset, place.pop_ms)
             if outcome is Outcome.DONE:
-                self._positions.note(queue)
-                if was_ordered:
-                    self._note_ordered(queue)
-                self.done += 1
+                self._note_done(queue, 1, was_ordered=was_ordered)
                 return outcome
         self.outcomes[outcome] += 1
         return outcome
 
-    def ack_all(self, place: Place, offsets: Iterable[int]) -> int:
-        """Acknowledge messages of one pop, and return how many were in flight."""
+    def ack_each(self, places: Iterable[tuple[str, str, int, int, int]]) -> list[Outcome]:
+        """Acknowledge messages that are named as in `Place`, and return the outcome of each."""
+        outcomes: list[Outcome] = []
+        for key, own in groupby(places, _KEY):
+            queue = self._by_key.get(key)
+            if queue is None:
+                found = [Outcome.UNKNOWN for _ in own]
+            else:
+                was_ordered = bool(queue.ordered)
+                found = self._operations.ack_each(queue, map(_OFFSET_AND_TIME, own))
+            count = found.count(Outcome.DONE)
+            if count and queue is not None:
+                self._note_done(queue, count, was_ordered=was_ordered)
+            if count < len(found):
+                for outcome in found:
+                    if outcome is not Outcome.DONE:
+                        self.outcomes[outcome] += 1
+            outcomes += found
+        return outcomes
+
+    def ack_all(self, place: Place, windows: Iterable[tuple[int, int]]) -> int:
+        """Acknowledge messages of one pop: pairs of a distance from the place and a mask. Return how many were held."""
         queue = self._by_key.get(place[:3])
         if queue is None:
             return 0
-        was_ordered = queue.ordered
-        count = self._operations.ack_all(queue, offsets, place.pop_ms)
+        was_ordered = bool(queue.ordered)
+        start = place.offset
+        own = [(start + distance, mask) for distance, mask in windows]
+        count = self._operations.ack_all(queue, own, place.pop_ms)
         if count:
-            self.done += count
-            self._positions.note(queue)
-            if was_ordered:
-                self._note_ordered(queue)
+            self._note_done(queue, count, was_ordered=was_ordered)
         return count
+
+    def _note_done(self, queue: PoppedQueue, count: int, *, was_ordered: bool) -> None:
+        self.done += count
+        self._positions.note(queue)
+        if was_ordered:
+            self._note_ordered(queue)
 
     def change(self, place: Place, invisible_ms: int, *, is_suspended: bool) -> Changed:
         """Let a message become visible at another time."""

@@ -17,6 +17,7 @@ from latermq.protocol.remoting.pop import (
     BuryHeader,
     ChangeInvisibleTimeHeader,
     PoppedPlace,
+    encode_ack_reply,
 )
 from latermq.server.handlers.pop_replies import PopReplies
 from latermq.server.remoting.access import SUB, on_group, on_groups, on_topics
@@ -64,6 +65,9 @@ class AckRequests:
             outcome, code = Outcome.UNKNOWN, Response.NO_MESSAGE
         else:
             outcome, code = self._acknowledgements.ack(place), Response.SUCCESS
+            if outcome is Outcome.DONE:
+                self._replies.hold(connection, command, encode_ack_reply(command))
+                return
         self._replies.hold(connection, command, encode_response(command, code, fields={"outcome": _NAMES[outcome]}))
 
     def _ack_batch(self, connection: Connection, command: Command, body: BatchAckBody) -> None:
@@ -71,12 +75,10 @@ class AckRequests:
         batches = []
         left = MAX_BATCH
         for ack in body.acks:
-            distances = decode_bit_set(ack.b, left)
-            left -= len(distances)
-            batches.append((_place(ack), distances))
-        count = 0
-        for place, distances in batches:
-            count += self._acknowledgements.ack_all(place, [place.offset + distance for distance in distances])
+            windows = decode_bit_set(ack.b, left)
+            left -= sum([mask.bit_count() for _, mask in windows])
+            batches.append((_place(ack), windows))
+        count = sum([self._acknowledgements.ack_all(place, windows) for place, windows in batches])
         self._replies.hold(connection, command, encode_response(command, fields={"acknowledged": str(count)}))
 
     def _change(self, connection: Connection, command: Command, header: ChangeInvisibleTimeHeader) -> None:
@@ -100,10 +102,9 @@ class AckRequests:
     def _ack_places(self, connection: Connection, command: Command, body: list[PoppedPlace]) -> None:
         self._replies.check_room()
         _check_count(len(body))
-        ack, done = self._acknowledgements.ack, Outcome.DONE
-        outcomes = [
-            "done" if (outcome := ack(Place._make(place))) is done else _NAMES[outcome] for place in body
-        ]  # 2 µs per message
+        done, found = Outcome.DONE, self._acknowledgements.ack_each(body)
+        # A member of an enum takes 0.5 µs to look up.
+        outcomes = ["done" if outcome is done else _NAMES[outcome] for outcome in found]
         self._replies.hold(connection, command, encode_response(command, body=encode_body(outcomes)))
 
     def _bury(self, connection: Connection, command: Command, header: BuryHeader) -> None:

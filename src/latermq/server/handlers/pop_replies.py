@@ -1,6 +1,8 @@
 """Replies of POP consumption: they leave when the operations behind them are in the journal, and no sooner."""
 
 from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
 
 import structlog
 
@@ -13,6 +15,9 @@ from latermq.server.remoting.sliced_requests import Later
 _log = structlog.get_logger(__name__)
 
 GiveBack = Callable[[], None]
+_Held = tuple[Connection, bytes, GiveBack | None]
+_CONNECTION = itemgetter(0)
+JOINED_BYTES = 64 * 1024  # replies joined into one write
 
 
 class PopReplies:
@@ -36,7 +41,7 @@ class PopReplies:
         self._max_waiting = max_waiting
         self._later = later
         self._on_settled = on_settled
-        self._replies: list[tuple[Connection, bytes, GiveBack | None]] = []
+        self._replies: list[_Held] = []
         self._waiting = 0  # replies, and oneway requests since the last journal record
         self._is_scheduled = False
         self._failure: StoreError | None = None
@@ -84,15 +89,24 @@ class PopReplies:
             _log.info("POP journal resumed")
             self._failure = None
         replies, self._replies, self._waiting = self._replies, [], 0
-        for connection, reply, give_back in replies:
-            if connection.is_closing:
-                if give_back is not None:
-                    give_back()
-                    self.settle_soon()
-            else:
-                self._flush_queue.send(connection, reply)
+        for connection, own in groupby(replies, _CONNECTION):
+            self._send(connection, list(own))
         self._flush_queue.on_turn_end()
         self._on_settled()
+
+    def _send(self, connection: Connection, replies: list[_Held]) -> None:
+        """Send replies to one client. Short ones are joined: each write is a system call."""
+        if len(replies) > 1 and not connection.is_closing:
+            frames = [reply for _, reply, _ in replies]
+            if sum(map(len, frames)) <= JOINED_BYTES:
+                self._flush_queue.send(connection, b"".join(frames))
+                return
+        for _, reply, give_back in replies:
+            if not connection.is_closing:
+                self._flush_queue.send(connection, reply)
+            elif give_back is not None:
+                give_back()
+                self.settle_soon()
 
     def statistics(self) -> dict[str, int]:
         """Replies that wait for the journal."""
