@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Any
 
@@ -79,7 +80,10 @@ class SocketlessBroker:
         self, folder: Path, body_bytes: int, later: Later = call_now, transport: StubTransport | None = None
     ) -> None:
         config, clock = Config(), SystemClock()
-        self.broker = Broker(config, FileDisk(folder), clock, host="127.0.0.1", port=10911, new_store_id="b" * 32)
+        self.broker = Broker(
+            config, FileDisk(folder), clock, host="127.0.0.1", port=10911, new_store_id="b" * 32,
+            random_fraction=Random(1).random,
+        )  # fmt: skip
         service = broker_service(self.broker, later=later)
         self.transport = transport or StubTransport()
         self.connection = Connection(service, Listener(service, config.server, clock))

@@ -1,6 +1,7 @@
 """JSON as RocketMQ's Java code reads and writes it: the keys of a map may be unquoted numbers."""
 
 import re
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,13 +20,23 @@ class UnreadableJson(ValueError):
 
 def decode_json(data: bytes, type_: type[Decoded]) -> Decoded:
     """Decode Java's JSON."""
+    return _decode(lambda text: msgspec.json.decode(text, type=type_, strict=False), data)
+
+
+def json_decoder(type_: type[Decoded]) -> Callable[[bytes], Decoded]:
+    """Return a function that does the same, and examines the type once: for a list of tuples that takes 12 µs."""
+    decode: Callable[[bytes], Decoded] = msgspec.json.Decoder(type_, strict=False).decode
+    return lambda data: _decode(decode, data)
+
+
+def _decode(decode: Callable[[bytes], Decoded], data: bytes) -> Decoded:
     try:
-        return msgspec.json.decode(data, type=type_, strict=False)
+        return decode(data)
     except (msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableJson(str(error)) from None
     except msgspec.DecodeError:
         try:
-            return msgspec.json.decode(_NUMBER_KEY.sub(rb'\1"\2"\3', data), type=type_, strict=False)
+            return decode(_NUMBER_KEY.sub(rb'\1"\2"\3', data))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise UnreadableJson(str(error)) from None
 

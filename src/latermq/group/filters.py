@@ -81,6 +81,12 @@ class Filters:
         self._add(key, compiled, size_bytes)
         return compiled
 
+    def of_request(self, topic: str, expression: str | None, expression_type: str | None) -> MessageFilter:
+        """Return the filter of a request that contains its own subscription. Most want everything, in 0.2 µs."""
+        if (expression or SUBSCRIBE_ALL) == SUBSCRIBE_ALL and (expression_type or TAG_TYPE) == TAG_TYPE:
+            return EVERYTHING
+        return self.of(subscription_of(topic, expression, expression_type))
+
     def check(self, subscription: Subscription) -> None:
         """Reject a subscription that is too long to be cached. Syntax errors are reported on first use."""
         chars = len(subscription.expression) + len(subscription.expression_type or "")

@@ -82,7 +82,7 @@ class LogReader:
         """
         count = total_bytes = scanned = work = 0
         next_offset = offset
-        records: list[bytes] = []
+        spans: list[tuple[int, int]] = []
         run_start = run_end = -1
         while count < max_count and scanned < max_scan and total_bytes < max_bytes and work < max_work:
             chunk = min(max_count - count if code_matches is None else 512, 512)
@@ -111,16 +111,16 @@ class LogReader:
                     run_end = at + size
                 else:
                     if run_end > run_start:
-                        records.append(self.log.read(run_start, run_end - run_start))
+                        spans.append((run_start, run_end))
                     run_start, run_end = at, at + size
                 next_offset += 1
                 scanned += 1
                 count += 1
                 total_bytes += size
         if run_end > run_start:
-            records.append(self.log.read(run_start, run_end - run_start))
+            spans.append((run_start, run_end))
         is_exhausted = work >= max_work or scanned >= max_scan
-        return Fetched(records, count, next_offset, work + scanned * _ENTRY_WORK, is_exhausted)
+        return Fetched(self.log.read_spans(spans), count, next_offset, work + scanned * _ENTRY_WORK, is_exhausted)
 
     def store_timestamp_ms(self, queue: ConsumeQueue, offset: int) -> int:
         """Return the store time of the message at this queue offset, or -1 if there is none."""

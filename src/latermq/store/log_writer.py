@@ -165,7 +165,8 @@ class LogWriter:
         code = queue_tags_code(properties) if waiting_code is None else waiting_code(properties, now_ms)
         queue_offset = queue.append(at, size, code)
         self.last_store_timestamp_ms = now_ms
-        self._unindexed.append((topic, properties, at, now_ms))
+        if properties:
+            self._unindexed.append((topic, properties, at, now_ms))
         return at, queue_offset, at + size
 
     def append_run(self, run: list[PlainMessage], born_host: bytes, now_ms: int) -> list[tuple[int, int]]:

@@ -1,6 +1,6 @@
 """Pops: reads messages of a topic and of its retry topics for one group, and notes that they are in flight."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -68,7 +68,8 @@ class _Search:
     def take(self, found: _Found) -> None:
         self.found.append(found)
         self.left -= len(found.offsets)
-        self.left_bytes -= sum(map(len, found.pieces))
+        if self.left > 0:
+            self.left_bytes -= sum(map(len, found.pieces))
 
 
 class Pops:
@@ -165,21 +166,25 @@ class Pops:
 
     # Which queues
 
-    def _places(self, request: PopRequest) -> list[tuple[str, int]]:
+    def _places(self, request: PopRequest) -> Iterator[tuple[str, int]]:
+        """Yield the queues of a pop one by one: it seldom needs them all."""
         if request.queue_id >= 0:
-            return [(request.topic, request.queue_id)]
+            yield request.topic, request.queue_id
+            return
         count = self._topics.require(request.topic).read_queues
         start = int(self._random_fraction() * count)
-        return [(request.topic, (start + number) % count) for number in range(min(count, _MAX_QUEUES))]
+        for number in range(min(count, _MAX_QUEUES)):
+            yield request.topic, (start + number) % count
 
-    def _retry_places(self, request: PopRequest) -> Iterable[tuple[str, int]]:
-        if request.is_ordered:
-            return
-        for is_v2 in (False, True):
-            name = pop_retry_topic(request.group, request.topic, is_v2=is_v2)
-            config = self._topics.find(name)
-            if config is not None:
-                yield from ((name, queue_id) for queue_id in range(min(config.read_queues, _MAX_QUEUES)))
+    def _retry_places(self, request: PopRequest) -> list[tuple[str, int]]:
+        places: list[tuple[str, int]] = []
+        if not request.is_ordered:
+            topics = self._topics.table.topics
+            for is_v2 in (False, True):
+                config = topics.get(pop_retry_topic(request.group, request.topic, is_v2=is_v2))
+                if config is not None:
+                    places += [(config.name, queue_id) for queue_id in range(min(config.read_queues, _MAX_QUEUES))]
+        return places
 
     def _search(self, search: _Search) -> None:
         request = search.request
@@ -187,15 +192,16 @@ class Pops:
         retries_first = self._random_fraction() < RETRIES_FIRST
         if retries_first:
             self._search_retries(search)
-        places = self._places(request)
-        for topic, queue_id in places:
+        count = 0
+        for topic, queue_id in self._places(request):
             if search.left <= 0:  # what the other queues hold would cost 1 µs for each, and clients do not use it
                 search.is_at_end = False
                 break
             self._look(search, topic, queue_id, request.message_filter)
-        if request.queue_id < 0 and len(places) < self._topics.require(request.topic).read_queues:
-            search.is_at_end = False
-        if not retries_first:
+            count += 1
+        if count == _MAX_QUEUES:
+            search.is_at_end = False  # there may be others
+        if not retries_first and search.left > 0:
             self._search_retries(search)
 
     def _search_retries(self, search: _Search) -> None:
@@ -312,7 +318,7 @@ class Pops:
 
     def _search_in_order(self, search: _Search) -> None:
         request = search.request
-        places = self._places(request)
+        places = list(self._places(request))
         if request.attempt:
             repeated = [place for place in places if self._is_same_attempt(request, place)]
             places = repeated or places

@@ -40,14 +40,9 @@ class PopPositions:
         """Note that the floor of a queue may have moved."""
         self._moved[queue] = None
 
-    @property
-    def has_operations(self) -> bool:
-        """Whether operations are not journalled yet."""
-        return not self._operations.journal.is_empty
-
     def commit(self) -> None:
         """Journal the operations so far. Their answers may be sent then. Raises StoreError if there is no space."""
-        if self.has_operations:
+        if not self._operations.journal.is_empty:
             self._journal.append(now_ms=self._clock.now_ms())
         if self._moved:
             self._store_floors()
@@ -57,9 +52,10 @@ class PopPositions:
         moved, self._moved = self._moved, {}
         for queue in moved:
             if table.by_number.get(queue.number) is queue:
+                group, topic, queue_id = queue.key
                 floor = table.floor(queue)
-                if offsets.get(*queue.key) != floor:
-                    offsets.put(*queue.key, floor)
+                if offsets.get(group, topic, queue_id) != floor:
+                    offsets.put(group, topic, queue_id, floor)
 
     # Changes from outside
 

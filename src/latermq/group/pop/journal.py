@@ -109,7 +109,7 @@ class JournalWriter:
 
         The body is empty if there is no operation. Call `clear` when the record is in the log.
         """
-        pieces = self._pieces + self._ack_pieces()
+        pieces = self._pieces + self._ack_pieces() if self._acks else self._pieces[:]
         pieces += [_TAKE.pack(GONE, due.queue.number, due.first, due.mask) for due in gone]
         if not pieces:
             return b""

@@ -150,7 +150,8 @@ class PopOperations:
     def room(self, queue: PoppedQueue) -> int:
         """Return how many messages may be popped from a queue now."""
         limits = self._limits
-        return max(0, min(limits.in_flight - self.table.held, limits.in_flight_per_queue - queue.held))
+        room, own = limits.in_flight - self.table.held, limits.in_flight_per_queue - queue.held
+        return max(0, room if room < own else own)
 
     def _check_room(self, queue: PoppedQueue, count: int) -> None:
         if count > self.room(queue):
@@ -172,11 +173,11 @@ class PopOperations:
         """
         table, number = self.table, queue.number
         if offsets:
-            assert offsets[0] >= table.next_of(queue), f"{offsets[0]} was popped before"
+            assert offsets[0] >= table.positions.next[number], f"{offsets[0]} was popped before"
             self._check_room(queue, len(offsets))
         pop_ms = max(now_ms, not_before_ms, table.positions.fence_ms[number])
         visible_ms = self._visible_ms(now_ms, invisible_ms, lease)
-        for first, mask in windows_of(list(offsets)):
+        for first, mask in windows_of(offsets):
             table.put_batch(queue, first, mask, pop_ms, visible_ms, lease)
             self.journal.pop(number, first, mask, pop_ms, visible_ms, lease)
         self.advance(queue, next_offset)
@@ -224,7 +225,7 @@ class PopOperations:
         self._check_room(queue, sum(offset not in known for offset in offsets))
         pop_ms = max(now_ms, not_before_ms, self.earliest_pop_ms(queue))
         visible_ms = self._visible_ms(now_ms, invisible_ms, lease)
-        for first, mask in windows_of(list(offsets)):
+        for first, mask in windows_of(offsets):
             table.put_in_order(queue, first, mask, pop_ms, visible_ms, lease, attempt, is_counted=is_counted)
             self.journal.pop_in_order(number, first, mask, pop_ms, visible_ms, lease, attempt, is_counted=is_counted)
         self.advance(queue, next_offset)

@@ -9,7 +9,7 @@ from latermq.group.pop.snapshot_file import PATH
 from latermq.group.pop.table import Due, InFlightTable
 from latermq.message.names import POP_TOPIC
 from latermq.message.record import decode_record
-from latermq.store.log_writer import Appended, Draft
+from latermq.store.log_writer import Draft
 from latermq.store.message_store import MessageStore
 from latermq.store.queues.consume_queue import ENTRY, ConsumeQueue
 
@@ -73,7 +73,7 @@ class PopJournal:
         entry = queue.entry(self._snapshot.mark) if queue is not None else None
         return self._store.log.end - entry[0] if entry is not None else 0
 
-    def append(self, drafts: Sequence[Draft] = (), gone: Sequence[Due] = (), now_ms: int = 0) -> list[Appended]:
+    def append(self, drafts: Sequence[Draft] = (), gone: Sequence[Due] = (), now_ms: int = 0) -> None:
         """Append the operations of this turn. The answers of the turn may be written afterwards.
 
         `drafts` are copies of messages that are `gone`: after a crash of the process all of it exists or nothing.
@@ -83,19 +83,18 @@ class PopJournal:
         body = self._operations.journal.body(gone)
         assert body or not drafts, "copies come with the messages that they replace"
         if not body:
-            return []
+            return
         writer = self._store.writer
         now_ms = now_ms or writer.last_store_timestamp_ms
         if drafts:
             own = Draft(POP_TOPIC, 0, body, b"", now_ms, self._born_host)
-            appended = writer.append_all([*drafts, own], now_ms)
+            last: tuple[int, int, int] = writer.append_all([*drafts, own], now_ms)[-1]
         else:
-            appended = [Appended(*writer.append(POP_TOPIC, 0, body, b"", now_ms, self._born_host, now_ms=now_ms))]
+            last = writer.append(POP_TOPIC, 0, body, b"", now_ms, self._born_host, now_ms=now_ms)
         self._operations.note_journalled(gone)
-        last = appended[-1]
-        self.next_record = last.queue_offset + 1
-        self.bytes += last.end_offset - last.physical_offset
-        return appended
+        physical_offset, queue_offset, end_offset = last
+        self.next_record = queue_offset + 1
+        self.bytes += end_offset - physical_offset
 
     def needed_from(self) -> int:
         """Return the log offset from which records are needed, for retention: the journal and messages in flight."""

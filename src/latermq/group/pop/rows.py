@@ -5,6 +5,7 @@ five times as much memory and 100 times as long.
 """
 
 from array import array
+from collections.abc import Sequence
 from typing import Final
 
 WINDOW = 32  # offsets that a row can cover
@@ -77,7 +78,7 @@ def offsets_of(first: int, mask: int) -> list[int]:
     return offsets
 
 
-def windows_of(offsets: list[int]) -> list[tuple[int, int]]:
+def windows_of(offsets: Sequence[int]) -> list[tuple[int, int]]:
     """Return sorted offsets as pairs of a first offset and a mask, each as long as a row allows."""
     if not offsets:
         return []

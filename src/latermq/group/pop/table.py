@@ -126,13 +126,14 @@ class InFlightTable:
 
     def floor(self, queue: PoppedQueue) -> int:
         """Return the lowest offset that is not acknowledged: the group's consumer offset."""
-        rows = self.rows
-        first_offsets = [
-            rows.first[row] + (rows.mask[row] & -rows.mask[row]).bit_length() - 1
-            for row in queue.first_rows()
-            if row >= 0
-        ]
-        return min(first_offsets, default=self.positions.next[queue.number])
+        lowest = self.positions.next[queue.number]
+        if queue.held:
+            rows = self.rows
+            for row in queue.first_rows():
+                if row >= 0:
+                    mask = rows.mask[row]
+                    lowest = min(lowest, rows.first[row] + (mask & -mask).bit_length() - 1)
+        return lowest
 
     # Messages
 

@@ -4,12 +4,12 @@ Java writes maps with objects as keys, which is not valid JSON. `encode_keyed_ma
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
 
-from latermq.config_json.java_json import UnreadableJson, decode_json, encode_json
+from latermq.config_json.java_json import UnreadableJson, decode_json, encode_json, json_decoder
 from latermq.errors import MalformedRequest
 
 BodyType = TypeVar("BodyType")
@@ -30,7 +30,24 @@ def decode_body(data: bytes, type_: type[BodyType]) -> BodyType:
     try:
         return decode_json(data, type_)
     except UnreadableJson as error:
-        raise MalformedRequest(f"the body is not a valid {_name_of(type_)}: {error}") from None
+        raise _malformed(type_, error) from None
+
+
+def body_decoder(type_: type[BodyType]) -> Callable[[bytes], BodyType]:
+    """Return a function that does the same for many bodies of one type, in less time."""
+    decode_one = json_decoder(type_)
+
+    def decode(data: bytes) -> BodyType:
+        try:
+            return decode_one(data)
+        except UnreadableJson as error:
+            raise _malformed(type_, error) from None
+
+    return decode
+
+
+def _malformed(type_: Any, error: UnreadableJson) -> MalformedRequest:
+    return MalformedRequest(f"the body is not a valid {_name_of(type_)}: {error}")
 
 
 def _name_of(type_: Any) -> str:

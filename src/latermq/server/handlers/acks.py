@@ -61,13 +61,12 @@ class AckRequests:
         self._replies.check_room()
         pop_ms = handle_times(header.extraInfo)[0]
         place = Place(header.consumerGroup, header.topic, header.queueId, header.offset, pop_ms)
+        outcome, code = self._acknowledgements.ack(place), Response.SUCCESS
+        if outcome is Outcome.DONE:
+            self._replies.hold(connection, command, encode_ack_reply(command))
+            return
         if self._acknowledgements.find(place) is None and not self._acknowledgements.is_stored(place):
-            outcome, code = Outcome.UNKNOWN, Response.NO_MESSAGE
-        else:
-            outcome, code = self._acknowledgements.ack(place), Response.SUCCESS
-            if outcome is Outcome.DONE:
-                self._replies.hold(connection, command, encode_ack_reply(command))
-                return
+            code = Response.NO_MESSAGE
         self._replies.hold(connection, command, encode_response(command, code, fields={"outcome": _NAMES[outcome]}))
 
     def _ack_batch(self, connection: Connection, command: Command, body: BatchAckBody) -> None:

@@ -12,7 +12,7 @@ from latermq.broker.pop.waiting_pops import ANY_QUEUE, WaitingPop, WaitingPops
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.errors import InvalidParameter, LaterMQError, PollingFull
-from latermq.group.filters import Filters, subscription_of
+from latermq.group.filters import Filters
 from latermq.group.pop.handles import (
     IN_ORDER_REVIVE_QUEUE,
     NORMAL,
@@ -96,7 +96,7 @@ class PopRequests:
             header.queueId,
             header.maxMsgNums,
             header.invisibleTime,
-            message_filter=self._filters.of(subscription_of(header.topic, header.exp, header.expType)),
+            message_filter=self._filters.of_request(header.topic, header.exp, header.expType),
             from_end=header.initMode == FROM_END,
             is_ordered=group.is_ordered or bool(header.order),
             attempt=attempt_hash(header.attemptId or ""),

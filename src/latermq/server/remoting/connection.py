@@ -497,7 +497,8 @@ class Connection(asyncio.Protocol):
                 except Exception:
                     self._close_after_failed_run(replies)
                     return end
-                self._unsent_bytes += sum(map(len, replies[first:]))
+                if len(replies) > first:
+                    self._unsent_bytes += sum(map(len, replies[first:]))
                 if at == end:
                     break
             command = commands[at]

@@ -13,7 +13,7 @@ from msgspec import Struct
 from latermq.errors import LaterMQError, MalformedRequest, UnsupportedRequest
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
-from latermq.protocol.remoting.json_body import decode_body
+from latermq.protocol.remoting.json_body import body_decoder
 from latermq.server.change_log import Change, log_change
 from latermq.server.remoting.access import Access, Rule
 from latermq.server.remoting.connection import Connection
@@ -66,6 +66,7 @@ class RequestTable:
         self._default_limit = BodyLimit(max_body, "server.max_body")
         self._sliced = sliced
         self._rows: dict[int, Endpoint] = {}
+        self._body_decoders: dict[int, Callable[[bytes], Any]] = {}
 
     def add(self, endpoints: Iterable[Endpoint]) -> None:
         """Add rows to the table."""
@@ -74,6 +75,8 @@ class RequestTable:
             limit = endpoint.body_limit
             if limit is None and not endpoint.stores:
                 limit = self._default_limit
+            if endpoint.body is not None:
+                self._body_decoders[endpoint.code] = body_decoder(endpoint.body)
             self._rows[endpoint.code] = replace(endpoint, handler=self._bound(endpoint), body_limit=limit)
 
     def _bound(self, endpoint: Endpoint) -> Handler:
@@ -114,7 +117,7 @@ class RequestTable:
         if endpoint.header is not None:
             content = command.header(endpoint.header)
         elif endpoint.body is not None:
-            content = decode_body(command.body, endpoint.body)
+            content = self._body_decoders[endpoint.code](command.body)
         if self.authorize is not None:
             self.authorize(connection, endpoint, command, content)
         reply: Reply = endpoint.handler(connection, command, content)  # type: ignore[assignment]
