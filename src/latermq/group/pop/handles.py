@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from struct import Struct
 from typing import NamedTuple
 
+from latermq.config_json.java_json import encode_json
 from latermq.errors import MalformedRequest
 from latermq.message.names import RETRY_PREFIX
 
@@ -112,9 +113,10 @@ def start_offset_info(starts: Iterable[tuple[str, int, int]]) -> str:
     return ";".join([f"{mark} {queue_id} {offset}" for mark, queue_id, offset in starts])
 
 
-def message_offset_info(queues: Iterable[tuple[str, int, Sequence[int]]]) -> str:
+def message_offset_info(queues: Iterable[tuple[str, int, list[int]]]) -> str:
     """Encode (mark, queue id, offsets) of each queue. The client assigns the sorted offsets to its messages."""
-    return ";".join([f"{mark} {queue_id} {','.join(map(str, offsets))}" for mark, queue_id, offsets in queues])
+    # The encoder for JSON writes 32 numbers in 1 µs, `str` in 5 µs.
+    return ";".join([f"{mark} {queue_id} {encode_json(offsets)[1:-1].decode()}" for mark, queue_id, offsets in queues])
 
 
 def order_count_info(queues: Iterable[tuple[str, int, Sequence[tuple[int, int]]]]) -> str:
