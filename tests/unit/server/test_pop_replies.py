@@ -1,6 +1,7 @@
 """Replies of POP leave after the journal, once per turn, and what a lost client popped becomes visible again."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import pytest
@@ -130,3 +131,18 @@ def test_oneway_requests_count_towards_the_limit_while_the_journal_cannot_be_wri
     scene.failure = None
     scene.replies.settle()
     scene.replies.check_room()
+
+
+def test_messages_of_a_client_that_leaves_before_the_flush_are_given_back() -> None:
+    scene = Scene(is_sync=True)
+    given_back: list[str] = []
+    scene.replies.hold(scene.connection, ACK, b"1")
+    for number in range(2):
+        scene.replies.hold_pop(scene.connection, b"messages", partial(given_back.append, f"pop {number}"))
+    scene.run()
+    assert scene.commits == 1
+    scene.fake.is_closing = True
+    scene.flush_queue.on_flushed(100)
+    assert (scene.fake.sent, given_back) == ([], ["pop 0", "pop 1"])
+    scene.run()
+    assert scene.commits == 2, "that they are visible again is journalled"

@@ -37,7 +37,7 @@ class FlushQueue:
         self._request_flush = request_flush
         self.is_sync = is_sync
         # Replies to senders, in log order.
-        self._replies: deque[tuple[int, Connection, bytes]] = deque()
+        self._replies: deque[tuple[int, Connection, bytes, Callable[[], None] | None]] = deque()
         self._reply_bytes = 0
         # Other callbacks that wait for the flush of an offset, in log order.
         self._watchers: deque[tuple[int, Callable[[], None]]] = deque()
@@ -54,14 +54,17 @@ class FlushQueue:
         """Return the reply if it may be sent now; None if it is sent when the log is flushed to this offset."""
         if not self.is_sync or command.flag & FLAG_ONEWAY:
             return reply
-        self._replies.append((end_offset, connection, reply))
+        self._replies.append((end_offset, connection, reply, None))
         self._reply_bytes += len(reply)
         return None
 
-    def send(self, connection: Connection, reply: bytes) -> None:
-        """Send a reply that is about the log's current content, now or when that is flushed."""
+    def send(self, connection: Connection, reply: bytes, on_lost: Callable[[], None] | None = None) -> None:
+        """Send a reply that is about the log's current content, now or when that is flushed.
+
+        `on_lost` is called instead if the client is gone by then.
+        """
         if self.is_sync and self._log.flushed < self._log.end:
-            self._replies.append((self._log.end, connection, reply))
+            self._replies.append((self._log.end, connection, reply, on_lost))
             self._reply_bytes += len(reply)
         else:
             connection.send(reply)
@@ -89,9 +92,12 @@ class FlushQueue:
         """Send the replies and run the callbacks that waited for the flush of this offset."""
         replies = self._replies
         while replies and replies[0][0] <= offset:
-            _, connection, reply = replies.popleft()
+            _, connection, reply, on_lost = replies.popleft()
             self._reply_bytes -= len(reply)
-            connection.send(reply)
+            if on_lost is not None and connection.is_closing:
+                on_lost()
+            else:
+                connection.send(reply)
         while self._watchers and self._watchers[0][0] <= offset:
             self._watchers.popleft()[1]()
 

@@ -1,6 +1,7 @@
 """Replies of POP consumption: they leave when the operations behind them are in the journal, and no sooner."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
@@ -99,12 +100,18 @@ class PopReplies:
         if len(replies) > 1 and not connection.is_closing:
             frames = [reply for _, reply, _ in replies]
             if sum(map(len, frames)) <= JOINED_BYTES:
-                self._flush_queue.send(connection, b"".join(frames))
+                self._flush_queue.send(connection, b"".join(frames), partial(self._give_back, replies))
                 return
-        for _, reply, give_back in replies:
+        for held in replies:
             if not connection.is_closing:
-                self._flush_queue.send(connection, reply)
-            elif give_back is not None:
+                self._flush_queue.send(connection, held[1], partial(self._give_back, [held]))
+            else:
+                self._give_back([held])
+
+    def _give_back(self, lost: list[_Held]) -> None:
+        """Make messages visible again whose replies were not sent."""
+        for _, _, give_back in lost:
+            if give_back is not None:
                 give_back()
                 self.settle_soon()
 
