@@ -80,8 +80,8 @@ def handle_times(text: str) -> tuple[int, int]:
     return _number(pop, text), _number(revive_queue, text)
 
 
-def _number(part: str, text: str, max_digits: int = _MAX_DIGITS) -> int:
-    if not (part.isascii() and part.isdigit() and len(part) <= max_digits):
+def _number(part: str, text: str) -> int:
+    if not (part.isascii() and part.isdigit() and len(part) <= _MAX_DIGITS):
         raise _malformed(text)
     return int(part)
 

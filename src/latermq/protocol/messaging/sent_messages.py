@@ -24,6 +24,8 @@ MAX_RECOVERY_S = 3600
 # Left for what the broker adds: region, cluster, and the properties of a timer with the name of its topic.
 _PROPERTIES_RESERVE_BYTES = 1024
 _MAX_UTF8_BYTES = 4  # per character
+# Properties up to this length need not be encoded to know that they fit.
+MAX_PLAIN_CHARS = (MAX_PROPERTIES_BYTES - _PROPERTIES_RESERVE_BYTES) // _MAX_UTF8_BYTES
 # Plain numbers: attributes of the module take longer, and each message compares them.
 _NORMAL: int = pb.NORMAL
 _TRANSACTION: int = pb.TRANSACTION
@@ -67,9 +69,7 @@ def sent_message(message: pb.Message, topic: str, remote_host: str, now_ms: int,
     born_host = system.born_host
     if not born_host or not (born_host.isprintable() or _is_clean(born_host)):
         born_host = remote_host
-    # Without the properties of RocketMQ's proxy for the born time and attempts, which the record has anyway.
-    parts = [f"UNIQ_KEY\x01{message_id}\x02PGROUP\x01{topic}\x02__BORNHOST\x01{born_host}\x02"]
-    parts.append(_labels(message, system))
+    parts = [own_properties(message_id, topic, born_host), _labels(message, system)]
     sysflag = SYSFLAG_COMPRESSED if system.body_encoding == _GZIP else 0
     delivery_ms = None
     kind, message_type = _NORMAL, system.message_type
@@ -93,9 +93,17 @@ def sent_message(message: pb.Message, topic: str, remote_host: str, now_ms: int,
     if message_type >= _LITE or system.HasField("priority") or system.HasField("lite_topic"):
         _refuse_unsupported(system)
     properties = "".join(parts)
-    if len(properties) * _MAX_UTF8_BYTES > MAX_PROPERTIES_BYTES - _PROPERTIES_RESERVE_BYTES:
+    if len(properties) > MAX_PLAIN_CHARS:
         _check_size(properties)
     return SentMessage(topic, body, properties, sysflag, born_ms, message_id, group, kind, delivery_ms)
+
+
+def own_properties(message_id: str, topic: str, born_host: str) -> str:
+    """Return the properties that every message has.
+
+    Without those of RocketMQ's proxy for the born time and attempts, which the record has anyway.
+    """
+    return f"UNIQ_KEY\x01{message_id}\x02PGROUP\x01{topic}\x02__BORNHOST\x01{born_host}\x02"
 
 
 def _is_clean(text: str) -> bool:

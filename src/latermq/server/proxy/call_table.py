@@ -81,6 +81,8 @@ class CallEndpoint:
     serve: Callable[[Exchange, Any], Message | None]
     access: tuple[Rule, ...]
     failure: Failure | None = None  # of a server stream, whose handler sends by `Exchange.call`
+    # Serves the usual request of a unary call without decoding it by protobuf. Returns False for all others.
+    shortcut: Callable[[Exchange, bytes], bool] | None = None
 
     def accesses(self, request: Any) -> Iterator[Access]:
         """Yield the resources that this call touches. All of them must be permitted."""
@@ -132,10 +134,16 @@ class CallTable:
         self.methods[path] = method
 
     def _unary(self, endpoint: CallEndpoint) -> Unary:
-        serve = endpoint.serve
+        serve, shortcut = endpoint.serve, endpoint.shortcut
 
         def answer(call: Call, data: bytes) -> bytes | None:
             try:
+                if (
+                    shortcut is not None
+                    and self.authorize is None  # it needs the decoded request
+                    and shortcut(Exchange(self, endpoint, call, client_id_of(call)), data)
+                ):
+                    return None
                 exchange, request = self._begin(endpoint, call, data)
                 reply = serve(exchange, request)
             except LaterMQError as error:

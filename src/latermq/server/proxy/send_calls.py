@@ -19,6 +19,7 @@ from latermq.message.recall_handle import decode_recall_handle
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.checked_names import check_topic_name
 from latermq.protocol.messaging.encoded_answers import stored_answer
+from latermq.protocol.messaging.plain_messages import plain_message
 from latermq.protocol.messaging.queue_choice import queue_of_group
 from latermq.protocol.messaging.refusals import CallRefused
 from latermq.protocol.messaging.resources import full_name
@@ -81,7 +82,14 @@ class SendCalls:
             Kind.TOPIC, (PUB,), lambda _, request: dict.fromkeys(full_name(one.topic) for one in request.messages)
         )
         return [
-            CallEndpoint("SendMessage", pb.SendMessageRequest, pb.SendMessageResponse, self._send, (topics,)),
+            CallEndpoint(
+                "SendMessage",
+                pb.SendMessageRequest,
+                pb.SendMessageResponse,
+                self._send,
+                (topics,),
+                shortcut=self._send_plain,
+            ),
             CallEndpoint(
                 "RecallMessage",
                 pb.RecallMessageRequest,
@@ -122,6 +130,19 @@ class SendCalls:
                 exchange.fail(error)
 
         self._topics.get(topic, then)
+
+    def _send_plain(self, exchange: Exchange, data: bytes) -> bool:
+        """Send the message of a usual request to a topic that was used before."""
+        one = plain_message(data, self._max_body_bytes)
+        if one is None:
+            return False
+        info, target = self._topics.cached(one.topic), self._targets.get(one.topic)
+        if target is None or target.info is not info:
+            return False
+        if target.info.message_type != MIXED:
+            _check_type(one, target.info)
+        self._request(target, one, self._only_result(exchange, one))
+        return True
 
     def _send_to(self, exchange: Exchange, messages: list[pb.Message], info: TopicInfo) -> None:
         topic = info.topic

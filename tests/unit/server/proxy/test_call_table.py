@@ -76,6 +76,29 @@ def test_every_call_is_authorized_with_the_resources_that_it_touches() -> None:
     assert asked == [Access(Kind.TOPIC, "ns%t", (PUB,))]
 
 
+def test_a_shortcut_serves_what_it_accepts_unless_permissions_are_checked() -> None:
+    served: list[bytes] = []
+
+    def shortcut(exchange: Exchange, data: bytes) -> bool:
+        served.append(data)
+        return data == REQUEST
+
+    table = CallTable()
+    rules = (on_topic("topic", PUB),)
+    table.add(
+        [CallEndpoint("Try", pb.QueryRouteRequest, pb.QueryRouteResponse, answer, rules, shortcut=shortcut)],
+    )
+    method = table.methods[b"/apache.rocketmq.v2.MessagingService/Try"]
+    assert isinstance(method, Unary)
+    assert method.serve(cast(Call, FakeCall()), REQUEST) is None
+    assert invoke(table, FakeCall(), b"").code == pb.OK
+    assert served == [REQUEST, b""]
+    assert invoke(table, FakeCall(None), REQUEST).code == pb.CLIENT_ID_REQUIRED
+    table.authorize = lambda call, accesses: None
+    assert invoke(table, FakeCall(), REQUEST).code == pb.OK
+    assert served == [REQUEST, b""]
+
+
 @pytest.mark.parametrize(
     ("client_id", "code"),
     [
