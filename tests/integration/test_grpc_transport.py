@@ -412,6 +412,58 @@ def test_a_peer_that_opens_no_window_is_cut_off(timed: RunningListener, clock: S
         assert timed.statistics()["failed_stalled"] == 1
 
 
+def answered(server: RunningListener, client: SocketClient) -> list[bool]:
+    """Answer a call, and return the list that `when_read` fills."""
+    client.request(1, "Wait", b"")
+    wait_until(lambda: len(server.service.waiting) == 1, "the call waits")
+    reads: list[bool] = []
+
+    def answer() -> None:
+        call = server.service.waiting[0]
+        call.reply(b"done")
+        call.connection.when_read(reads.append)
+
+    server.call(answer)
+    return reads
+
+
+def next_ping(client: SocketClient) -> bytes:
+    return next(payload for kind, flags, _, payload in client.frames() if kind == PING and not flags & ACK)
+
+
+def test_a_peer_that_answers_a_ping_has_read_what_was_sent_before(
+    timed: RunningListener, clock: SimulatedClock
+) -> None:
+    with connected(timed) as client:
+        reads = answered(timed, client)
+        client.send(frame(PING, ACK, 0, b"any data"))
+        pass_s(timed, clock, 1)
+        payload = next_ping(client)
+        assert not reads
+        client.send(frame(PING, ACK, 0, payload))
+        wait_until(lambda: reads == [True], "the answer is known to be read")
+
+
+def test_a_connection_that_ends_before_the_answer_to_a_ping_may_have_lost_what_was_sent(
+    timed: RunningListener, clock: SimulatedClock
+) -> None:
+    with connected(timed) as client:
+        reads = answered(timed, client)
+        pass_s(timed, clock, 1)
+    wait_until(lambda: reads == [False], "the answer counts as lost")
+
+
+def test_a_peer_that_never_answers_a_ping_is_cut_off(timed: RunningListener, clock: SimulatedClock) -> None:
+    with connected(timed) as client:
+        reads = answered(timed, client)
+        pass_s(timed, clock, 1)
+        pass_s(timed, clock, 59)
+        assert not reads
+        pass_s(timed, clock, 1)
+        wait_until(lambda: reads == [False], "the answer counts as lost")
+        assert timed.statistics()["failed_stalled"] == 1
+
+
 def test_a_peer_that_does_not_read_cannot_fill_the_memory() -> None:
     http2 = Limits(max_unsent_bytes=2 * MIB)
     with running_listener(TransportLimits(http2=http2), new_handler=body_handler(b"x" * 100_000)) as server:

@@ -77,7 +77,10 @@ class FakeCall:
     def __init__(self, timeout_s: float | None = None, room: int = 1_000_000) -> None:
         self.field = {b"x-mq-client-id": b"client-1"}.get
         self.deadline_s = timeout_s
-        self.connection = SimpleNamespace(peer=("10.9.8.7", 1), now_s=lambda: 0.0)
+        self.when_read: list[Callable[[bool], None]] = []
+        self.connection = SimpleNamespace(
+            peer=("10.9.8.7", 1), now_s=lambda: 0.0, when_read=lambda then: self.when_read.append(then)
+        )
         self.on_cancel: Callable[[], None] | None = None
         self.answers: list[bytes] = []
         self.is_open = True

@@ -24,6 +24,7 @@ from latermq.broker.pop.pops import Pops
 from latermq.broker.pop.positions import PopPositions
 from latermq.broker.pop.pulled_queues import PulledQueues
 from latermq.broker.pop.reported_clients import ReportedClients
+from latermq.broker.pop.sent_answers import SentAnswers
 from latermq.broker.pop.waiting_pops import WaitingPops
 from latermq.broker.tables.adopted_topics import adopt_queues, adopt_timer_topics
 from latermq.broker.tables.config_files import TOPICS_PATH
@@ -231,6 +232,7 @@ class Broker:
         """The parts of POP consumption."""
         operations, positions, store = self.pop_operations, self.pop_positions, self.store
         self.pulled_queues = PulledQueues(self.in_flight, self.topics, self.members, self.client_clock)
+        self.sent_answers = SentAnswers(operations, self.clock, self.client_clock)
         self.reported_clients = ReportedClients(operations, positions, self.members, self.clock, self.client_clock)
         self.pops = Pops(
             operations,
@@ -481,6 +483,7 @@ class Broker:
             **self.pop_expiry.statistics(),
             **self.acknowledgements.statistics(),
             **self.reported_clients.statistics(),
+            **self.sent_answers.statistics(),
             **self.pulled_queues.statistics(),
             **self.notices.statistics(),
             **self.timers.statistics(),

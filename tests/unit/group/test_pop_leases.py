@@ -113,3 +113,18 @@ def test_a_client_that_pops_and_acknowledges_all_day_takes_no_more_memory() -> N
 def test_a_lease_is_a_number_that_another_process_computes_too() -> None:
     assert lease_id("client@1") == 0xFB4D51A054DBF328
     assert lease_id("client@1") != lease_id("client@2")
+
+
+def test_what_a_client_may_not_have_got_is_visible_after_a_minute_although_the_client_lives() -> None:
+    operations, queue = opened()
+    lost_ms = pop(operations, queue, 2)
+    received_ms = pop(operations, queue, 1, NOW_MS + 10)
+    assert operations.doubt(LEASE, lost_ms, NOW_MS + 20) == 1
+    assert operations.doubt(LEASE, 12_345, NOW_MS + 20) == operations.doubt(OTHER, lost_ms, NOW_MS + 20) == 0
+    assert operations.ack(queue, 1, lost_ms) is Outcome.DONE, "it was received: its handle is valid"
+    end_ms = NOW_MS + 20 + LEASE_MS
+    for now_ms in range(NOW_MS, end_ms, 5_000):
+        operations.renew([LEASE], now_ms)
+        assert visible(operations, now_ms) == []
+    assert visible(operations, end_ms) == [0]
+    assert operations.ack(queue, 2, received_ms) is Outcome.DONE

@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from latermq.broker.pop.sent_answers import SentAnswers
 from latermq.errors import Busy, ServiceUnavailable, StoreError
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command
@@ -34,6 +35,19 @@ class FakeConnection:
         self.sent.append(frame)
 
 
+class FakeAnswers:
+    """Notes which answers are sent, and whose connections are lost."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[int, int]] = []
+
+    def note(self, client: object, lease: int, pop_ms: int) -> None:
+        self.noted.append((lease, pop_ms))
+
+    def remove_client(self, client: object) -> bool:
+        return bool(self.noted)
+
+
 class Scene:
     """Replies over a journal that may fail."""
 
@@ -44,7 +58,10 @@ class Scene:
         self.fake = FakeConnection()
         self.connection = cast(Connection, self.fake)
         self.flush_queue = FlushQueue(cast(CommitLog, FakeLog()), lambda: None, is_sync=is_sync, max_waiting=10)
-        self.replies = PopReplies(self.commit, self.flush_queue, max_waiting=3, later=self.soon.append)
+        self.answers = FakeAnswers()
+        self.replies = PopReplies(
+            self.commit, self.flush_queue, cast(SentAnswers, self.answers), max_waiting=3, later=self.soon.append
+        )
 
     def commit(self) -> StoreError | None:
         assert not self.fake.sent, "the journal comes before the replies"
@@ -146,3 +163,14 @@ def test_messages_of_a_client_that_leaves_before_the_flush_are_given_back() -> N
     assert (scene.fake.sent, given_back) == ([], ["pop 0", "pop 1"])
     scene.run()
     assert scene.commits == 2, "that they are visible again is journalled"
+
+
+def test_leased_answers_are_noted_and_the_end_of_those_that_are_lost_is_scheduled() -> None:
+    scene = Scene()
+    scene.replies.hold_pop(scene.connection, b"1", lambda: None, 0, 5)
+    scene.replies.hold_pop(scene.connection, b"2", lambda: None, 7, 6)
+    scene.run()
+    assert scene.answers.noted == [(7, 6)]
+    assert not scene.soon
+    scene.replies.on_disconnect(scene.connection)
+    assert scene.soon

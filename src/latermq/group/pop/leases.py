@@ -10,6 +10,11 @@ def lease_id(client_id: str) -> int:
     return int.from_bytes(blake2b(client_id.encode(), digest_size=8).digest(), "big") or 1
 
 
+def doubtful_lease(lease: int) -> int:
+    """Return the lease of messages that a client may not have got. Reports do not renew it."""
+    return lease_id(f"doubtful\0{lease}")
+
+
 class Leases:
     """The rows of each lease, and the time when it ends unless the client is reported again."""
 
@@ -35,6 +40,10 @@ class Leases:
         rows.discard(row)
         if not rows:
             del self._rows[lease]
+
+    def rows_of(self, lease: int) -> list[int]:
+        """Return the rows of a lease."""
+        return list(self._rows.get(lease, ()))
 
     def take(self, lease: int) -> set[int]:
         """End a lease and return its rows."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from latermq.errors import PollingFull
 from latermq.group.pop.journal import JournalWriter
+from latermq.group.pop.leases import doubtful_lease
 from latermq.group.pop.popped_queue import PoppedQueue
 from latermq.group.pop.rows import IN_ORDER, MAX_ROWS, WINDOW, windows_of
 from latermq.group.pop.table import MAX_QUEUES, MAX_VISIBLE_MS, Due, InFlightTable
@@ -356,6 +357,16 @@ class PopOperations:
     def renew(self, leases: Iterable[int], now_ms: int) -> None:
         """Note that these clients are alive. Nothing is journalled."""
         self.table.leases.renew(leases, now_ms + self._lease_ms)
+
+    def doubt(self, lease: int, pop_ms: int, now_ms: int) -> int:
+        """Let the messages of one pop, which a client may not have got, become visible after the time of a lease.
+
+        Nothing is journalled: a broker that crashes meanwhile lets the client hold them as long as others.
+        """
+        other = doubtful_lease(lease)
+        moved = self.table.move_to_lease(lease, pop_ms, other)
+        self.table.leases.renew((other,), now_ms + self._lease_ms)
+        return moved
 
     def end_lease(self, lease: int, visible_ms: int) -> None:
         """Let everything that a client holds become visible at this time."""

@@ -281,6 +281,16 @@ class InFlightTable:
             rows.visible_ms[row] = min(rows.visible_ms[row], visible_ms)
             self._push(rows.visible_ms[row], rows.queue[row] | _QUEUE_BIT if rows.flags[row] & IN_ORDER else row)
 
+    def move_to_lease(self, lease: int, pop_ms: int, other: int) -> int:
+        """Move the messages of one pop to another lease. Return the number of rows."""
+        rows = self.rows
+        moved = [row for row in self.leases.rows_of(lease) if rows.pop_ms[row] == pop_ms]
+        for row in moved:
+            self.leases.discard(lease, row)
+            self.leases.add(other, row)
+            rows.lease[row] = other
+        return len(moved)
+
     def _end_hold(self, row: int) -> None:
         lease = self.rows.lease[row]
         if lease:

@@ -59,6 +59,7 @@ _CREDIT_PER_CALL = 4
 # After this many blocks in a row that are not cached, a connection stops looking: with request ids they never are.
 _CACHE_CREDIT = 100
 _SHUTDOWN_PING = b"goodbye!"
+_PROBE = b"are read"
 _MAX_DEBUG_BYTES = 200
 
 Handler = Callable[["ServerConnection", bytes, int, int, int, int], None]
@@ -71,6 +72,7 @@ class ServerConnection:
         self.limits = limits
         self.streams: dict[int, Stream] = {}  # open and half-closed ones
         self.outbox = Outbox(self._sent_end)
+        self.is_probing = False  # a probe is not answered yet
         self.is_ended = False  # a GOAWAY frame for an error is in the outbox; nothing else follows
         self.fault: ConnectionFault | None = None  # why it ended
         self.held_bytes = 0
@@ -168,6 +170,12 @@ class ServerConnection:
         if not stream.is_closed:
             self._close(stream, error)
             self._send_reset(stream.id, error)
+
+    def probe(self) -> None:
+        """Ask the peer to answer when it has read everything sent so far: `is_probing` is then false again."""
+        if not self.is_probing and not self.is_ended:
+            self.is_probing = True
+            self.outbox.add(frame(PING, 0, 0, _PROBE))
 
     def leave(self) -> None:
         """Begin a graceful stop: ask the peer to open no more streams. Those already under way are still served."""
@@ -439,6 +447,8 @@ class ServerConnection:
             self.outbox.add(_PING_ACK_START + data[at:stop])
         elif self._is_leaving and data[at:stop] == _SHUTDOWN_PING:
             self.finish_leaving()
+        elif self.is_probing and data[at:stop] == _PROBE:
+            self.is_probing = False
         else:
             self._spend("ignored_frames", "PING acknowledgments")
 

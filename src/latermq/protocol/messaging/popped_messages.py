@@ -56,6 +56,11 @@ class PoppedMessages:
             raise LaterMQError("a broker's reply to a pop has infos that cannot be read") from None
 
     @property
+    def pop_ms(self) -> str:
+        """The time of the pop, by the broker's clock."""
+        return self._pop_ms
+
+    @property
     def unread_bytes(self) -> int:
         return len(self._data) - self._at
 

@@ -116,6 +116,7 @@ class Request(IntEnum):
     BURY_POPPED = 7031
     REPORT_CLIENTS = 7032
     END_LEASE = 7033
+    LOST_ANSWER = 7034
 
 
 class Response(IntEnum):

@@ -143,6 +143,14 @@ class EndLeaseHeader(Struct, kw_only=True, gc=False):
     proxy: str | None = None  # only if no other proxy reports the client
 
 
+class LostAnswerHeader(Struct, kw_only=True, gc=False):
+    """LOST_ANSWER (7034)."""
+
+    group: str
+    clientId: str
+    popTime: Int64
+
+
 def encode_pop_reply(
     opaque: int, encoding: int, *, pop_ms: int, invisible_ms: int, revive_queue_id: int, rest: int,
     infos: Mapping[str, str], body: bytes,

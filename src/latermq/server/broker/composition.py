@@ -104,6 +104,7 @@ def broker_service(
     pop_replies = PopReplies(
         broker.pop_positions.try_commit,
         flush_queue,
+        broker.sent_answers,
         max_waiting=config.pop.max_unjournalled,
         later=later,
         on_settled=on_pops_settled,
@@ -144,7 +145,7 @@ def _pop_endpoints(
         broker.config,
     )
     acks = AckRequests(broker.acknowledgements, replies)
-    proxies = ProxyRequests(broker.reported_clients, replies, group_changes.notify, on_producers)
+    proxies = ProxyRequests(broker.reported_clients, broker.sent_answers, replies, group_changes.notify, on_producers)
     return [*pops.endpoints, *acks.endpoints, *proxies.endpoints]
 
 

@@ -113,6 +113,7 @@ class BrokerService:
         self._notices.on_disconnect(connection)
         self._waiting_pulls.remove_client(connection)
         self._waiting_pops.remove_client(connection)
+        self.pop_replies.on_disconnect(connection)
         self.group_changes.notify(self._members.disconnected(connection))
 
     def statistics(self) -> dict[str, int]:

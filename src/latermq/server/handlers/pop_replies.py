@@ -7,6 +7,7 @@ from operator import itemgetter
 
 import structlog
 
+from latermq.broker.pop.sent_answers import SentAnswers
 from latermq.errors import Busy, ServiceUnavailable, StoreError
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command
 from latermq.server.handlers.flush_queue import FlushQueue
@@ -31,6 +32,7 @@ class PopReplies:
         self,
         commit: Callable[[], StoreError | None],
         flush_queue: FlushQueue,
+        answers: SentAnswers,
         *,
         max_waiting: int,
         later: Later,
@@ -39,6 +41,7 @@ class PopReplies:
         """`commit` writes the journal. `later` calls back after the other work of this turn."""
         self._commit = commit
         self._flush_queue = flush_queue
+        self._answers = answers
         self._max_waiting = max_waiting
         self._later = later
         self._on_settled = on_settled
@@ -66,11 +69,20 @@ class PopReplies:
             self._replies.append((connection, reply, None))
         self.settle_soon()
 
-    def hold_pop(self, connection: Connection, reply: bytes, give_back: GiveBack) -> None:
+    def hold_pop(
+        self, connection: Connection, reply: bytes, give_back: GiveBack, lease: int = 0, pop_ms: int = 0
+    ) -> None:
         """Do the same for popped messages. `give_back` makes them visible again if the client is gone."""
         self._waiting += 1
         self._replies.append((connection, reply, give_back))
+        if lease and not connection.is_closing:
+            self._answers.note(connection, lease, pop_ms)
         self.settle_soon()
+
+    def on_disconnect(self, connection: Connection) -> None:
+        """Shorten the leases of messages that may have been lost with a connection."""
+        if self._answers.remove_client(connection):
+            self.settle_soon()  # so that their end is scheduled
 
     def settle_soon(self) -> None:
         if not self._is_scheduled:

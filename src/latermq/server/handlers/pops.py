@@ -179,7 +179,7 @@ class PopRequests:
             infos=infos,
             body=b"".join(body),
         )
-        self._replies.hold_pop(connection, reply, lambda: self._pops.give_back(popped))
+        self._replies.hold_pop(connection, reply, lambda: self._pops.give_back(popped), request.lease, popped.pop_ms)
 
     def _as_sent(self, request: PopRequest, pop_ms: int, invisible_ms: int, part: PoppedPart) -> list[bytes]:
         handle = ReceiptHandle(

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 
-from latermq.broker.pop.reported_clients import ReportedClient, ReportedClients
+from latermq.broker.pop.reported_clients import ReportedClient, ReportedClients, lease_of
+from latermq.broker.pop.sent_answers import SentAnswers
 from latermq.errors import InvalidParameter
 from latermq.group.members import MAX_CLIENT_ID_CHARS, MAX_NAME_CHARS
 from latermq.message.names import check_group
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
-from latermq.protocol.remoting.pop import EndLeaseHeader, ReportBody
+from latermq.protocol.remoting.pop import EndLeaseHeader, LostAnswerHeader, ReportBody
 from latermq.server.handlers.pop_replies import PopReplies
 from latermq.server.remoting.access import PUB, SUB, on_group, on_groups, on_topics
 from latermq.server.remoting.connection import Connection
@@ -25,6 +26,7 @@ class ProxyRequests:
     def __init__(
         self,
         clients: ReportedClients,
+        answers: SentAnswers,
         replies: PopReplies,
         notify: Callable[[set[str]], None],
         on_producers: Callable[[list[str]], None],
@@ -34,6 +36,7 @@ class ProxyRequests:
         `on_producers` receives the producer groups of each report.
         """
         self._clients = clients
+        self._answers = answers
         self._replies = replies
         self._notify = notify
         self._on_producers = on_producers
@@ -47,6 +50,7 @@ class ProxyRequests:
         return [
             Endpoint(Request.REPORT_CLIENTS, self._report, report, body=ReportBody, slices=Slices.ALL),
             Endpoint(Request.END_LEASE, self._end, (on_group("group", SUB),), EndLeaseHeader),
+            Endpoint(Request.LOST_ANSWER, self._lose, (on_group("group", SUB),), LostAnswerHeader),
         ]
 
     def _report(self, connection: Connection, command: Command, body: ReportBody) -> Steps[Reply]:
@@ -74,4 +78,11 @@ class ProxyRequests:
         if len(header.clientId) > MAX_CLIENT_ID_CHARS:
             raise InvalidParameter("the client id is too long")
         self._notify(self._clients.end(header.group, header.clientId, header.proxy or ""))
+        self._replies.hold(connection, command, encode_response(command))
+
+    def _lose(self, connection: Connection, command: Command, header: LostAnswerHeader) -> None:
+        self._replies.check_room()
+        if len(header.clientId) > MAX_CLIENT_ID_CHARS:
+            raise InvalidParameter("the client id is too long")
+        self._answers.lose(lease_of(header.group, header.clientId), header.popTime)
         self._replies.hold(connection, command, encode_response(command))

@@ -23,6 +23,7 @@ from latermq.server.remoting.held_bytes import HeldBytes
 # Below these, a connection does not count its bytes: the next turn sends or serves them.
 FREE_BYTES = 64 * 1024
 FREE_STREAMS = 64
+MAX_UNREAD = 4_096  # notices of `when_read`; the oldest are then taken as read
 STREAM_BYTES = 2000  # measured: a waiting call with its stream and metadata
 _NO_PEER = ("0.0.0.0", 0)
 _log = structlog.get_logger(__name__)
@@ -83,11 +84,14 @@ class Http2Connection(asyncio.Protocol):
         "_linger_timer",
         "_monotonic_s",
         "_owner",
+        "_probed",
+        "_probed_s",
         "_progress",
         "_progress_s",
         "_proxy_header",
         "_tls",
         "_transport",
+        "_unread",
         "awaits_proxy_header",
         "deadlines",
         "http2",
@@ -123,6 +127,9 @@ class Http2Connection(asyncio.Protocol):
         self._counted_bytes = 0  # the held bytes last reported to the owner
         self._progress = 0
         self._progress_s = now_s
+        self._unread: list[Callable[[bool], None]] = []  # for what was sent since the last probe
+        self._probed: list[Callable[[bool], None]] = []  # for what was sent before it
+        self._probed_s = now_s
 
     @property
     def limits(self) -> TransportLimits:
@@ -179,6 +186,8 @@ class Http2Connection(asyncio.Protocol):
                 handle(stream)
         finally:
             self._is_busy = False
+        if self._probed and not self.http2.is_probing:
+            self._report_read(True)
         self._flush()
 
     def _without_proxy_header(self, data: bytes) -> bytes:
@@ -215,6 +224,7 @@ class Http2Connection(asyncio.Protocol):
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         self._close_streams(ConnectionFault(ErrorCode.CANCEL, "the connection is lost"))
+        self._report_read(False)
         if self._counted_bytes:
             self.recount()
         if self._is_admitted:
@@ -238,6 +248,15 @@ class Http2Connection(asyncio.Protocol):
     def when_writable(self, stream: Stream, then: Callable[[], None]) -> None:
         """Call `then` once, when the stream is writable again or closed."""
         self.waiting[stream] = then
+
+    def when_read(self, then: Callable[[bool], None]) -> None:
+        """Call `then` once: with true when the peer has read all that was sent until now, else with false.
+
+        The next sweep asks the peer. It is false if the connection is lost before the answer.
+        """
+        self._unread.append(then)
+        if len(self._unread) > MAX_UNREAD:
+            self._unread.pop(0)(True)
 
     def stop_waiting(self, stream: Stream) -> None:
         """Make the call that `when_writable` promised."""
@@ -275,6 +294,7 @@ class Http2Connection(asyncio.Protocol):
         if not self.http2.is_greeted:
             self.abort()
             return
+        self._probe(self.now_s())
         self.http2.leave()
         self.loop.call_later(self.limits.linger_s, self._finish_leaving)
         self._flush()
@@ -303,11 +323,32 @@ class Http2Connection(asyncio.Protocol):
             self._owner.failed(self, "STALLED", f"{http2.outbox.unsent_bytes} bytes wait to be read")
             self.abort()
             return
+        if self._unread:
+            self._probe(now_s)
+            self._flush()
+        if http2.is_probing and now_s - self._probed_s >= limits.stall_timeout_s:
+            self._owner.failed(self, "STALLED", "a PING frame was not answered")
+            self.abort()
+            return
         if http2.streams or http2.finished_calls != self._finished_calls:
             self._finished_calls = http2.finished_calls
             self._idle_since_s = now_s
         elif now_s - self._idle_since_s >= limits.idle_timeout_s and not http2.is_leaving:
             self.leave()
+
+    def _probe(self, now_s: float) -> None:
+        """Ask whether the peer has read everything. Data that waits for its window is sent after the question."""
+        if self._unread and not self.http2.is_probing and not self.http2.outbox.queued_bytes:
+            self._probed, self._unread, self._probed_s = self._unread, [], now_s
+            self.http2.probe()
+
+    def _report_read(self, is_read: bool) -> None:
+        """Call those of `when_read`: all of them if the connection is lost."""
+        notices, self._probed = self._probed, []
+        if not is_read:
+            notices, self._unread = [*notices, *self._unread], []
+        for then in notices:
+            then(is_read)
 
     # Writing and closing
 

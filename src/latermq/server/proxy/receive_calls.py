@@ -135,7 +135,7 @@ class ReceiveCalls:
             fields["lease"] = exchange.client_id
         if request.attempt_id:
             fields["attemptId"] = request.attempt_id
-        receive = _Receive(self, exchange, group, request.message_queue.topic, broker)
+        receive = _Receive(self, exchange, group, request.message_queue.topic, broker, request.auto_renew)
         if self._is_stopping:
             receive.release()
             return
@@ -172,15 +172,28 @@ class ReceiveCalls:
 class _Receive:
     """One call, from the pop until its last message is sent."""
 
-    __slots__ = ("_broker", "_calls", "_exchange", "_group", "_name", "_namespace", "_popped", "_unsent_bytes")
+    __slots__ = (
+        "_broker",
+        "_calls",
+        "_exchange",
+        "_group",
+        "_is_leased",
+        "_name",
+        "_namespace",
+        "_popped",
+        "_unsent_bytes",
+    )
 
-    def __init__(self, calls: ReceiveCalls, exchange: Exchange, group: str, topic: pb.Resource, broker: str) -> None:
+    def __init__(
+        self, calls: ReceiveCalls, exchange: Exchange, group: str, topic: pb.Resource, broker: str, is_leased: bool
+    ) -> None:
         self._calls = calls
         self._exchange = exchange
         self._group = group
         # Not the resource itself: a part of a message keeps the whole message in memory, and thousands may wait.
         self._name, self._namespace = topic.name, topic.resource_namespace
         self._broker = broker
+        self._is_leased = is_leased
         self._popped: PoppedMessages | None = None
         self._unsent_bytes = 0  # as counted in ReceiveCalls
 
@@ -258,8 +271,11 @@ class _Receive:
 
     def _finish(self) -> None:
         self._count(0)
-        self._popped = None
+        popped, self._popped = self._popped, None
         self._calls.ended(self)
+        if self._is_leased and popped is not None:
+            pop_ms = popped.pop_ms
+            self._exchange.call.connection.when_read(lambda is_read: None if is_read else self._lose(pop_ms))
         self._end()
 
     def _count(self, unsent_bytes: int) -> None:
@@ -273,6 +289,11 @@ class _Receive:
         self._calls.ended(self)
         if popped is not None:
             self._give_back(popped)
+            if self._is_leased:
+                self._lose(popped.pop_ms)  # a client ignores what it has got of a call that did not end
+
+    def _lose(self, pop_ms: str) -> None:
+        self._calls.returned.lose(self._broker, self._group, self._exchange.client_id, pop_ms)
 
     def release(self) -> None:
         """Answer a client that waits that there is no message."""

@@ -32,9 +32,16 @@ class ReturnedMessages:
     def __init__(self, link: BrokerLink) -> None:
         self._link = link
         self.returned = 0
+        self._lost = 0
 
     def statistics(self) -> dict[str, int]:
-        return {"returned_messages": self.returned}
+        return {"returned_messages": self.returned, "lost_answers": self._lost}
+
+    def lose(self, broker: str, group: str, client_id: str, pop_ms: str) -> None:
+        """Report that a client with a lease may not have got the messages of a pop. It holds them for a minute."""
+        self._lost += 1
+        fields = {"group": group, "clientId": client_id, "popTime": pop_ms}
+        self._link.request(broker, Request.LOST_ANSWER, fields, self._on_response)
 
     def give_back(self, group: str, topic: str, popped: PoppedMessages) -> None:
         """Make the messages that are not yet read visible again, without counting an attempt."""

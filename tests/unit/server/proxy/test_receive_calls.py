@@ -339,3 +339,38 @@ def test_records_that_cannot_be_read_end_the_call_after_those_that_can() -> None
     assert not call.is_open
     assert len(messages(call)) == 1
     assert receiver.calls.statistics() == {"waiting_receives": 0, "unsent_message_bytes": 0}
+
+
+def leased_answer(receiver: Receiver, call: FakeCall | None = None) -> FakeCall:
+    call = receiver.receive(call, auto_renew=True)
+    receiver.pop().answer(fields=fields(), body=record(70) + record(71, body=b"x" * 100_000))
+    return call
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_an_answer_with_a_lease_that_is_lost_with_its_connection_is_reported(is_read: bool) -> None:
+    receiver = Receiver()
+    call = leased_answer(receiver)
+    assert not receiver.link.take()
+    [then] = call.when_read
+    then(is_read)
+    lost = [(request.code, request.broker, request.fields) for request in receiver.link.take()]
+    expected = {"group": "g", "clientId": "client-1", "popTime": str(POP_MS)}
+    assert lost == ([] if is_read else [(Request.LOST_ANSWER, BROKER, expected)])
+
+
+def test_what_was_sent_of_a_cancelled_answer_with_a_lease_is_reported_and_the_rest_returned() -> None:
+    receiver = Receiver()
+    call = leased_answer(receiver, FakeCall(room=1))
+    assert call.on_cancel is not None
+    call.is_open = False
+    call.on_cancel()
+    codes = [request.code for request in receiver.link.take()]
+    assert codes == [Request.CHANGE_MESSAGE_INVISIBLETIME] * 2 + [Request.LOST_ANSWER]
+
+
+def test_an_answer_without_a_lease_needs_no_report() -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    receiver.pop().answer(fields=fields(), body=record(70))
+    assert not call.when_read
