@@ -121,6 +121,28 @@ def test_a_broker_that_is_not_registered_for_a_moment_is_not_forgotten() -> None
     run(scenario, "proxy.route_refresh=100ms")
 
 
+def test_a_new_broker_is_connected_when_it_is_first_named() -> None:
+    async def scenario(linked: Linked, script: Script) -> None:
+        async with scripted_server(encode_response) as joined:
+            script.registered = {BROKER: linked.server.address, "broker-b": joined.address}
+            await eventually(lambda: linked.link.is_known("broker-b") and linked.link.is_open("broker-b"), "the broker")
+            answer = await linked.answer(broker="broker-b")
+            assert isinstance(answer, Command)
+
+    run(scenario, "proxy.route_refresh=1h")
+
+
+def test_names_of_no_broker_cost_one_look_up_per_second() -> None:
+    async def scenario(linked: Linked, script: Script) -> None:
+        before = linked.server.count(Request.GET_BROKER_CLUSTER_INFO)
+        for number in range(250):
+            assert not linked.link.is_known(f"nowhere-{number}")
+            await asyncio.sleep(0.01)
+        assert 1 <= linked.server.count(Request.GET_BROKER_CLUSTER_INFO) - before <= 4
+
+    run(scenario, "proxy.route_refresh=1h")
+
+
 def test_a_broker_at_a_new_address_is_connected_there() -> None:
     async def scenario(linked: Linked, script: Script) -> None:
         async with scripted_server(encode_response) as moved:

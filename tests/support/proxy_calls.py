@@ -45,6 +45,10 @@ class FakeLink:
         self.requests: list[BrokerRequest] = []
         self._opaque = 0
 
+    @property
+    def known_brokers(self) -> list[str]:
+        return self.brokers
+
     def is_known(self, broker: str) -> bool:
         return broker in self.brokers
 

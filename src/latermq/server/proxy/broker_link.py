@@ -24,6 +24,7 @@ MAX_BROKERS = 1_000
 # A broker that is down is not registered, but returns at the same address. After this it is considered removed.
 FORGET_AFTER_S = 120.0
 FIRST_PAUSE_S = 0.2
+UNKNOWN_PAUSE_S = 1.0  # clients can send any names
 LONGEST_PAUSE_S = 2.0
 
 _log = structlog.get_logger(__name__)
@@ -56,6 +57,7 @@ class BrokerLink:
         self._connected = asyncio.Event()  # to a broker, for the first time
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._refreshed_s = -UNKNOWN_PAUSE_S
         self._failed_requests = 0
 
     # Requests
@@ -65,9 +67,18 @@ class BrokerLink:
         """The brokers with an open connection."""
         return list(self._open)
 
+    @property
+    def known_brokers(self) -> list[str]:
+        """All brokers, reachable or not."""
+        return list(self._addresses)
+
     def is_known(self, broker: str) -> bool:
-        """Whether a broker of this name exists, reachable or not."""
-        return broker in self._addresses
+        """Whether a broker of this name exists, reachable or not. The name servers are asked about another one soon."""
+        if broker in self._addresses:
+            return True
+        if self._loop.time() - self._refreshed_s >= UNKNOWN_PAUSE_S:
+            self._wake.set()
+        return False
 
     def request(
         self,
@@ -153,6 +164,7 @@ class BrokerLink:
         backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             self._wake.clear()
+            self._refreshed_s = self._loop.time()
             await self._refresh(backoff)
             if self._open and len(self._open) == len(self._addresses):
                 backoff.reset()

@@ -47,14 +47,13 @@ class Topics:
         await self._table.close()
 
     async def _fetch(self, topic: str, last: TopicInfo | None) -> Fetched[TopicInfo]:
-        lookup = self._link.name_servers.lookup
         try:
-            route = build_route(topic, await lookup(topic))
+            route = await self._route(topic, topic)
         except (TopicNotFound, ServiceUnavailable) as error:
             if last is not None and not last.is_template and self._is_away(last.route):
                 return Fetched(last, RETRY_S)
             try:
-                template = build_route(topic, await lookup(AUTO_CREATE_TOPIC))
+                template = await self._route(topic, AUTO_CREATE_TOPIC)
             except (TopicNotFound, ServiceUnavailable):
                 raise error from None
             return Fetched(TopicInfo(topic, template, await self._type(AUTO_CREATE_TOPIC, template), True), RETRY_S)
@@ -65,6 +64,13 @@ class Topics:
         if not route.addresses:
             raise NoBroker(f"topic {topic!r} has no broker", hint="Try again in a few seconds")
         return Fetched(TopicInfo(topic, route, await self._type(topic, route), False), self._fresh_s)
+
+    async def _route(self, topic: str, registered: str) -> Route:
+        """Return the route of a topic, which is registered by this name or another."""
+        route = build_route(topic, await self._link.name_servers.lookup(registered))
+        for broker in route.addresses:
+            self._link.is_known(broker)  # if not, it has just joined, and the link looks for it
+        return route
 
     def _is_away(self, route: Route) -> bool:
         """Whether a broker of a route is down. Its topics then look like deleted ones."""

@@ -1,8 +1,11 @@
 """EndTransaction: a producer commits or rolls back, through any proxy.
 
 The half message is found by its unique key. It is at one of the brokers of its topic, and all of them are asked: a
-proxy keeps no table of the transactions that began through it.
+proxy keeps no table of the transactions that began through it. If none of them knows it, the other brokers are asked: a
+broker that is down is not in the route, but its transactions are not lost.
 """
+
+from collections.abc import Callable
 
 from latermq.client.session.failures import NoBroker
 from latermq.errors import LaterMQError
@@ -71,7 +74,15 @@ class TransactionCalls:
         if not brokers:
             exchange.fail(NoBroker("the topic has no broker", hint="Try again in a few seconds"))
             return
-        answers = _Answers(exchange, len(brokers))
+
+        def ask_others() -> bool:
+            others = [broker for broker in self._link.known_brokers if broker not in brokers]
+            self._request(fields, others, _Answers(exchange, len(others), lambda: False))
+            return bool(others)
+
+        self._request(fields, brokers, _Answers(exchange, len(brokers), ask_others))
+
+    def _request(self, fields: dict[str, str], brokers: list[str], answers: "_Answers") -> None:
         for broker in brokers:
             self._link.request(broker, Request.END_TRANSACTION, fields, answers.put)
 
@@ -79,12 +90,15 @@ class TransactionCalls:
 class _Answers:
     """The answers of all brokers: one knows the transaction, the others do not."""
 
-    __slots__ = ("_error", "_exchange", "_missing")
+    __slots__ = ("_ask_others", "_error", "_exchange", "_is_known", "_missing")
 
-    def __init__(self, exchange: Exchange, brokers: int) -> None:
+    def __init__(self, exchange: Exchange, brokers: int, ask_others: Callable[[], bool]) -> None:
+        """`ask_others` asks further brokers if none of these knows the transaction. Returns whether there are any."""
         self._exchange = exchange
         self._missing = brokers
+        self._ask_others = ask_others
         self._error: LaterMQError | None = None
+        self._is_known = False  # or may be
 
     def put(self, response: Command | LaterMQError) -> None:
         self._missing -= 1
@@ -93,12 +107,14 @@ class _Answers:
             self._exchange.reply(pb.EndTransactionResponse(status=OK))
             return
         self._note(response)
-        if not self._missing:
+        if not self._missing and (self._is_known or not self._ask_others()):
             assert self._error is not None, "each answer is a success or an error"
             self._exchange.fail(self._error)
 
     def _note(self, response: Command | LaterMQError) -> None:
         """Keep the error that says most. A broker that does not know the transaction says least."""
+        if isinstance(response, LaterMQError) or response.code != Response.SYSTEM_ERROR:
+            self._is_known = True
         if isinstance(response, LaterMQError):
             self._error = response
         elif response.code == Response.ILLEGAL_OPERATION:  # it has ended in the other way

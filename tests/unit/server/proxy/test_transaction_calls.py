@@ -110,3 +110,32 @@ def test_a_resolution_must_be_given() -> None:
 def test_a_topic_without_brokers_is_an_error() -> None:
     assert code_of(Producer().end()[0]) == pb.INTERNAL_SERVER_ERROR
     assert code_of(Producer(error=NoBroker("none")).end()[0]) == pb.INTERNAL_SERVER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(None, pb.OK), (ConnectFailed("it is down", hint=""), pb.INTERNAL_SERVER_ERROR)]
+)
+def test_a_broker_that_has_left_the_route_is_asked_when_no_other_knows_the_transaction(
+    error: LaterMQError | None, code: int
+) -> None:
+    producer = Producer("a", "b")
+    producer.link.brokers.append("restarting")
+    call, requests = producer.end()
+    for request in requests:
+        request.answer(Response.SYSTEM_ERROR)
+    [last] = producer.link.take()
+    assert (last.broker, last.fields) == ("restarting", requests[0].fields)
+    if error is None:
+        last.answer()
+    else:
+        last.fail(error)
+    assert code_of(call) == code
+
+
+def test_other_brokers_are_not_asked_while_one_of_the_route_may_know_the_transaction() -> None:
+    producer = Producer("a")
+    producer.link.brokers.append("b")
+    call, [request] = producer.end()
+    request.answer(Response.SYSTEM_BUSY)
+    assert not producer.link.take()
+    assert code_of(call) != pb.OK
