@@ -15,7 +15,7 @@ import pytest
 from latermq.clock import SimulatedClock
 from latermq.errors import StoreError
 from latermq.group.pop.handles import pop_retry_topic
-from latermq.group.pop.operations import InFlightFull, Limits, Outcome, PopOperations, attempt_hash
+from latermq.group.pop.operations import HANDOVER_MS, InFlightFull, Limits, Outcome, PopOperations, attempt_hash
 from latermq.group.pop.pop_journal import PopJournal
 from latermq.group.pop.popped_queue import PoppedQueue
 from latermq.group.pop.rows import windows_of
@@ -79,7 +79,7 @@ class Life:
         self.journal = PopJournal(self.store, self.operations, snapshot, born_host=HOST)
         self.operations.begin(clock.now_ms())
         self.model = world.states[self.journal.next_record].copy()
-        self.model.start(clock.now_ms())
+        self.model.start(clock.now_ms(), table.last_pop_ms - HANDOVER_MS)
         world.states = {number: state for number, state in world.states.items() if number <= self.journal.next_record}
         world.answered = self.journal.next_record
         self.unanswered: list[Handle] = []
@@ -331,8 +331,9 @@ class Life:
             self.operations.renew([lease], now_ms)
             self.model.renew(lease, now_ms)
         else:
-            self.operations.end_lease(lease, now_ms + 1_000)
-            self.model.end_lease(lease, now_ms + 1_000)
+            since_ms = self._chance.choice((0, now_ms - self._chance.randint(0, 60_000)))
+            self.operations.end_lease(lease, now_ms + 1_000, since_ms)
+            self.model.end_lease(lease, now_ms + 1_000, since_ms)
 
     def _remove_group(self) -> None:
         if self._chance.random() < 0.04:

@@ -10,7 +10,7 @@ from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import run_with_broker, running_broker, send
-from tests.integration.pop_client import PopClient, pop_fields, read_reply
+from tests.integration.pop_client import PopClient, Popped, pop_fields, read_reply
 from tests.integration.raw_client import connect
 
 SOON = "200"  # an invisible time in milliseconds
@@ -218,6 +218,27 @@ def test_a_lease_holds_messages_until_it_ends(tmp_path: Path) -> None:
             assert again.body == held.body
 
     run_with_broker(tmp_path, scenario)
+
+
+def test_messages_popped_by_a_proxy_that_ends_are_not_held_for_hours(tmp_path: Path) -> None:
+    async def scenario(process: BrokerProcess) -> None:
+        report = {"clients": [{"clientId": "c1", "group": "readers", "topics": ["orders"]}]}
+        async with connect(port_of(process)) as raw:
+            client = PopClient(raw)
+            await send(raw, "orders", b"one")
+            async with connect(port_of(process)) as proxy:
+                await proxy.call(Request.REPORT_CLIENTS, {}, encode_body({"proxy": "p", **report}))
+                (lost,) = await PopClient(proxy).pop("orders", lease="c1")
+            began_s = time.monotonic()
+            again: list[Popped] = []
+            while not again and time.monotonic() - began_s < 10:  # its client is alive at another proxy
+                await raw.call(Request.REPORT_CLIENTS, {}, encode_body({"proxy": "q", **report}))
+                again = await client.pop("orders", pollTime="200")
+            assert [one.body for one in again] == [b"one"]
+            assert time.monotonic() - began_s > 0.9
+            assert await client.ack(lost) == "stale"
+
+    run_with_broker(tmp_path, scenario, "pop.lease=1s")
 
 
 def test_a_notification_says_that_there_are_messages_without_popping_them(tmp_path: Path) -> None:

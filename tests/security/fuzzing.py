@@ -46,6 +46,7 @@ READING = frozenset(
     if one.name.startswith(("GET_", "QUERY_", "SEARCH_", "VIEW_", "PULL_", "LITE_PULL", "LIST_", "COUNT_", "TIMER_"))
 )
 # What a server may do for minutes, or ask another client for: nobody waits for these.
+MAX_BINARY_CODE = 32_767  # binary headers have 16 bits for it
 MAX_FIELDS = 8
 
 
@@ -109,7 +110,7 @@ class Fuzzer:
                 texts[field.encode_name] = self._text_of(field.type, names)
         body = self._body(shape, names)
         flag = FLAG_ONEWAY if choose.random() < 0.02 else 0
-        if choose.random() < 0.3:
+        if choose.random() < 0.3 and shape.code <= MAX_BINARY_CODE:
             return encode_frame(shape.code, opaque, flag=flag, encoding=BINARY, fields=texts, body=body)
         if choose.random() < 0.8:
             return encode_frame(shape.code, opaque, flag=flag, fields=texts, body=body)

@@ -131,8 +131,8 @@ class NaivePop:
         if lease and self.leased(lease):
             self.leases[lease] = max(now_ms + LEASE_MS, self.leases.get(lease, 0))
 
-    def end_lease(self, lease: int, visible_ms: int) -> None:
-        for held in self.leased(lease):
+    def end_lease(self, lease: int, visible_ms: int, since_ms: int = 0) -> None:
+        for held in [held for held in self.leased(lease) if held.pop_ms >= since_ms]:
             held.lease, held.visible_ms = 0, min(held.visible_ms, visible_ms)
 
     def pass_time(self, now_ms: int) -> None:
@@ -148,9 +148,11 @@ class NaivePop:
             if held.visible_ms <= now_ms and not held.is_ordered
         }
 
-    def start(self, now_ms: int) -> None:
+    def start(self, now_ms: int, in_doubt_since_ms: int) -> None:
         leases = {held.lease for queue in self.queues.values() for held in queue.held.values()} - {0}
         self.leases = dict.fromkeys(leases, now_ms + LEASE_MS)
+        for lease in leases:
+            self.end_lease(lease, now_ms + LEASE_MS, in_doubt_since_ms)
 
     def compare(self, operations: PopOperations) -> None:
         """Fail unless the table is in this state, message by message."""

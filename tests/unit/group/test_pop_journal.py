@@ -55,7 +55,7 @@ FOLLOWING: dict[str, tuple[Step, str]] = {
         lambda do, queue: do.change(queue, 6, NOW_MS, NOW_MS + 1, 59_999, is_suspended=True),
         f"07 00000000 0000000000000006 0000018bcfe56801 {T60} 01",
     ),
-    "lease ended": (lambda do, queue: do.end_lease(LEASE, NOW_MS), f"0b 0102030405060708 {T0}"),
+    "lease ended": (lambda do, queue: do.end_lease(LEASE, NOW_MS), f"0b 0102030405060708 0000000000000000 {T0}"),
 }
 
 

@@ -1,7 +1,7 @@
 """Leases: a message is held as long as its client is alive, without any write."""
 
 from latermq.group.pop.leases import Leases, lease_id
-from latermq.group.pop.operations import LEASE_MS, MAX_HOLD_MS, Outcome, PopOperations
+from latermq.group.pop.operations import HANDOVER_MS, LEASE_MS, MAX_HOLD_MS, Outcome, PopOperations
 from latermq.group.pop.popped_queue import PoppedQueue
 from latermq.group.pop.table import InFlightTable
 
@@ -87,6 +87,18 @@ def test_the_end_of_a_lease_that_holds_nothing_is_not_journalled() -> None:
     operations.end_lease(LEASE, NOW_MS)
     operations.end_lease(OTHER, NOW_MS)
     assert operations.journal.is_empty
+
+
+def test_after_a_start_the_last_messages_before_the_end_are_held_for_a_minute_only() -> None:
+    operations, queue = opened()
+    pop(operations, queue, 1)
+    pop(operations, queue, 1, NOW_MS + HANDOVER_MS + 1)
+    restarted = PopOperations(operations.table)
+    start_ms = NOW_MS + 10_000
+    restarted.begin(start_ms)
+    for now_ms in range(start_ms, start_ms + 2 * LEASE_MS, 5_000):
+        restarted.renew([LEASE], now_ms)
+        assert visible(restarted, now_ms) == ([1] if now_ms >= start_ms + LEASE_MS else [])
 
 
 def test_a_start_gives_every_client_a_minute_to_be_reported() -> None:

@@ -18,6 +18,7 @@ from latermq.group.pop.table import MAX_QUEUES, MAX_VISIBLE_MS, Due, InFlightTab
 
 LEASE_MS = 60_000
 MAX_HOLD_MS = 3 * 3_600_000
+HANDOVER_MS = 5_000  # how long an answer may be on its way to its client when the broker ends
 
 
 class InFlightFull(PollingFull):
@@ -351,8 +352,16 @@ class PopOperations:
     # Time and leases
 
     def begin(self, now_ms: int) -> None:
-        """Renew all leases at the start of the broker: their clients could not be reported while it was down."""
-        self.table.leases.renew(list(self.table.leases), now_ms + self._lease_ms)
+        """Renew all leases at the start of the broker: their clients could not be reported while it was down.
+
+        The last answers before its end may be lost, and their clients would hold the messages for hours without
+        knowing it. So the leases do not hold these any more. Until they are visible, they can be acknowledged.
+        """
+        leases = list(self.table.leases)
+        self.table.leases.renew(leases, now_ms + self._lease_ms)
+        since_ms = self.table.last_pop_ms - HANDOVER_MS
+        for lease in leases:
+            self.end_lease(lease, now_ms + self._lease_ms, since_ms)
 
     def renew(self, leases: Iterable[int], now_ms: int) -> None:
         """Note that these clients are alive. Nothing is journalled."""
@@ -368,11 +377,12 @@ class PopOperations:
         self.table.leases.renew((other,), now_ms + self._lease_ms)
         return moved
 
-    def end_lease(self, lease: int, visible_ms: int) -> None:
-        """Let everything that a client holds become visible at this time."""
-        if lease in self.table.leases:
-            self.table.end_lease(lease, visible_ms)
-            self.journal.end_lease(lease, visible_ms)
+    def end_lease(self, lease: int, visible_ms: int, since_ms: int = 0) -> None:
+        """Let what a client holds become visible at this time: everything, or what was popped since a time."""
+        pop_times = self.table.rows.pop_ms
+        if any(pop_times[row] >= since_ms for row in self.table.leases.rows_of(lease)):
+            self.table.end_lease(lease, since_ms, visible_ms)
+            self.journal.end_lease(lease, since_ms, visible_ms)
 
     def due(self, now_ms: int, max_messages: int = 256) -> tuple[list[Due], list[PoppedQueue]]:
         """Return messages whose time is up, and queues whose block has ended.

@@ -273,10 +273,13 @@ class InFlightTable:
         self._push(visible_ms, queue.number | _QUEUE_BIT if rows.flags[row] & IN_ORDER else row)
         return True
 
-    def end_lease(self, lease: int, visible_ms: int) -> None:
-        """Let the messages of a lease become visible at this time, unless they do so earlier."""
+    def end_lease(self, lease: int, since_ms: int, visible_ms: int) -> None:
+        """Let messages of a lease become visible at this time, unless they do so earlier: those popped since a time."""
         rows = self.rows
         for row in self.leases.take(lease):
+            if rows.pop_ms[row] < since_ms:
+                self.leases.add(lease, row)
+                continue
             rows.lease[row] = 0
             rows.visible_ms[row] = min(rows.visible_ms[row], visible_ms)
             self._push(rows.visible_ms[row], rows.queue[row] | _QUEUE_BIT if rows.flags[row] & IN_ORDER else row)
