@@ -62,7 +62,7 @@ class ProxyParts:
         self.link.handlers[Request.CHECK_TRANSACTION_STATE] = self._checks.check
         self._returned = ReturnedMessages(self.link)
         self._sends = SendCalls(self.link, self.topics, config, clock)
-        self._receives = ReceiveCalls(self.link, self.clients.see, self._returned, config, clock)
+        self._receives = ReceiveCalls(self.link, self.clients.see, self._returned, config, clock, loop.call_later)
         self.waiting: list[WaitingCalls] = [self._telemetry, self._receives]
         subjects: Iterable[Calls] = (
             RouteCalls(self.topics, self.groups),

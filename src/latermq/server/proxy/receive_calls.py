@@ -4,9 +4,11 @@ Messages that cannot be handed over, because the client has gone or reads too sl
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import structlog
 
+from latermq.client.session.failures import ConnectionLost
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.errors import LaterMQError
@@ -32,6 +34,7 @@ MAX_POLL_MS = 240_000  # what brokers allow
 DEADLINE_MARGIN_MS = 1_500
 # In the header of a pop. A header that exceeds a broker's limit would end the connection, which all clients share.
 MAX_EXPRESSION_CHARS, MAX_ATTEMPT_ID_CHARS = 4_096, 1_024
+OUTAGE_PAUSE_S = 1.0  # before the answer that the broker is not reachable: most clients receive again at once
 _CHUNK_BYTES = 64 * 1024  # of records, between two looks at whether the client reads them
 _EMPTY = (Response.PULL_NOT_FOUND, Response.POLLING_TIMEOUT)
 _START = pb.ReceiveMessageResponse(status=OK).SerializeToString()
@@ -60,8 +63,13 @@ class ReceiveCalls:
         returned: ReturnedMessages,
         config: Config,
         clock: Clock,
+        later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        """`see` notes that a client is alive: its id, its group and the address of its host."""
+        """`see` notes that a client is alive: its id, its group and the address of its host.
+
+        `later` is `call_later` of the event loop.
+        """
+        self.later = later
         self._link = link
         self._see = see
         self.returned = returned
@@ -200,9 +208,11 @@ class _Receive:
     def on_response(self, response: Command | LaterMQError) -> None:
         try:
             popped = self._read(response)
+        except ConnectionLost as error:
+            self._calls.later(OUTAGE_PAUSE_S, partial(self._fail, error))
+            return
         except LaterMQError as error:
-            self._calls.ended(self)
-            self._exchange.fail(error)
+            self._fail(error)
             return
         call = self._exchange.call
         if popped is None:
@@ -215,6 +225,11 @@ class _Receive:
         self._popped = popped
         call.send(_START)
         self._send_more()
+
+    def _fail(self, error: LaterMQError) -> None:
+        if self._exchange.call.is_open:
+            self._calls.ended(self)
+            self._exchange.fail(error)
 
     def _read(self, response: Command | LaterMQError) -> PoppedMessages | None:
         if isinstance(response, LaterMQError):

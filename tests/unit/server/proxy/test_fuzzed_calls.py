@@ -98,7 +98,9 @@ def endpoints(link: FakeLink, soon: list[Callable[[], None]]) -> list[CallEndpoi
         refresh=lambda topic: None,
     ))  # fmt: skip
     clock = SimulatedClock()
-    receives = ReceiveCalls(broker_link, lambda *_: None, ReturnedMessages(broker_link), Config(), clock)
+    receives = ReceiveCalls(
+        broker_link, lambda *_: None, ReturnedMessages(broker_link), Config(), clock, lambda _, then: soon.append(then)
+    )
     return [
         *SendCalls(broker_link, topics, Config(), clock).endpoints,
         *receives.endpoints,

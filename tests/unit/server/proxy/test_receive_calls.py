@@ -1,5 +1,6 @@
 """ReceiveMessage: what the broker is asked, what the client gets, and what happens to messages nobody gets."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -7,7 +8,6 @@ import pytest
 from latermq.client.session.failures import ConnectionLost, RequestTimedOut
 from latermq.clock import SimulatedClock
 from latermq.config import Config, ProxyConfig, Size
-from latermq.errors import LaterMQError
 from latermq.message.ids import pack_host
 from latermq.message.properties import encode_properties
 from latermq.message.record_writer import encode_record
@@ -36,7 +36,9 @@ class Receiver:
             ReturnedMessages(link),
             Config(proxy=ProxyConfig(**settings)),
             SimulatedClock(1_700_000_000_000),
+            lambda pause_s, then: self.later.append((pause_s, then)),
         )
+        self.later: list[tuple[float, Callable[[], None]]] = []
         self.proxy = FakeProxy(self.calls.endpoints)
 
     def receive(self, call: FakeCall | None = None, poll_s: float | None = 2.0, **fields: Any) -> FakeCall:
@@ -239,15 +241,33 @@ def test_errors_of_the_broker_have_codes(code: int, expected: int) -> None:
     assert refusal(call) == expected
 
 
-@pytest.mark.parametrize(("error", "expected"), [
-    (RequestTimedOut("late"), pb.PROXY_TIMEOUT),
-    (ConnectionLost("gone"), pb.INTERNAL_SERVER_ERROR),
-])  # fmt: skip
-def test_a_lost_broker_is_an_error(error: LaterMQError, expected: int) -> None:
+def test_a_broker_that_does_not_answer_is_an_error() -> None:
     receiver = Receiver()
     call = receiver.receive()
-    receiver.pop().fail(error)
-    assert refusal(call) == expected
+    receiver.pop().fail(RequestTimedOut("late"))
+    assert refusal(call) == pb.PROXY_TIMEOUT
+
+
+def test_a_lost_broker_is_an_error_after_a_pause_that_spares_clients_in_a_loop() -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    receiver.pop().fail(ConnectionLost("gone"))
+    assert call.is_open
+    [(pause_s, then)] = receiver.later
+    assert pause_s == 1.0
+    then()
+    assert refusal(call) == pb.INTERNAL_SERVER_ERROR
+    assert receiver.calls.statistics()["waiting_receives"] == 0
+
+
+def test_a_client_that_leaves_during_an_outage_is_forgotten() -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    receiver.pop().fail(ConnectionLost("gone"))
+    call.cancel()
+    [(_, then)] = receiver.later
+    then()
+    assert receiver.calls.statistics()["waiting_receives"] == 0
 
 
 @pytest.mark.parametrize("more", [{"startOffsetInfo": "0 x 1"}, {"orderCountInfo": "0 1"}, {"popTime": "soon"}])
