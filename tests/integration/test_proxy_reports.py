@@ -89,3 +89,19 @@ def test_a_proxy_that_connects_again_is_asked_at_once(tmp_path: Path) -> None:
                 assert check.code == Request.CHECK_TRANSACTION_STATE
 
     run_with_broker(tmp_path, scenario, "transaction.check_after=100ms", "transaction.check_every=60s")
+
+
+def test_a_report_for_a_group_with_many_topics_takes_more_slices(tmp_path: Path) -> None:
+    async def scenario(process: BrokerProcess) -> None:
+        async with connect(port_of(process)) as raw, connect(port_of(process)) as other:
+            topics = [f"topic-{number}" for number in range(256)]
+            wide = [{"clientId": "first", "group": "wide", "topics": topics}]
+            assert (await raw.call(Request.REPORT_CLIENTS, {}, encode_body({"proxy": "p", "clients": wide}))).code == 0
+            await raw.send_only(Request.REPORT_CLIENTS, {}, report_of("p", {f"c{n}": "wide" for n in range(1_000)}))
+            members = await other.call(Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "wide"})
+            known = members.body.count(b'"')
+            await raw.receive()
+            members = await other.call(Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "wide"})
+            assert known < members.body.count(b'"'), "another client was served in between"
+
+    run_with_broker(tmp_path, scenario)

@@ -163,6 +163,11 @@ class ReportedClients:
             known.channel, beat, language=client.language, version=client.version, clock=self._client_clock
         )
 
+    def topics_of(self, group: str) -> int:
+        """Return the number of topics of a group, which each report of one of its clients copies."""
+        known = self._members.consumer_group(group)
+        return len(known.subscriptions) if known is not None else 0
+
     def _heartbeat(self, client: ReportedClient) -> Heartbeat:
         """Return a heartbeat that leaves the subscriptions of the group's other members as they are."""
         group = self._members.consumer_group(client.group)

@@ -17,7 +17,9 @@ from latermq.server.remoting.endpoints import Endpoint
 from latermq.server.remoting.sliced_requests import Reply, Slices
 from latermq.timer.steps import Steps
 
-_CLIENTS_PER_STEP = 5  # about 4 µs each, as are topics
+_STEP_US = 20  # as much work as other sliced requests do in a step
+_CLIENT_US, _TOPIC_US = 10, 1  # of a reported client, and of each topic of its group, measured
+_TOPICS_PER_STEP = 5
 
 
 class ProxyRequests:
@@ -62,12 +64,16 @@ class ProxyRequests:
             ReportedClient(one.clientId, one.group, one.topics, one.language, one.version) for one in body.clients
         ]
         changed: set[str] = set()
-        for at in range(0, len(clients), _CLIENTS_PER_STEP):
-            changed |= self._clients.report(body.proxy, connection, clients[at : at + _CLIENTS_PER_STEP])
-            yield
+        work_us = 0
+        for client in clients:
+            changed |= self._clients.report(body.proxy, connection, (client,))
+            work_us += _CLIENT_US + _TOPIC_US * self._clients.topics_of(client.group)
+            while work_us >= _STEP_US:
+                work_us -= _STEP_US
+                yield
         self._notify(changed)
-        for at in range(0, len(body.topics), _CLIENTS_PER_STEP):
-            self._clients.report_topics(body.proxy, connection, body.topics[at : at + _CLIENTS_PER_STEP])
+        for at in range(0, len(body.topics), _TOPICS_PER_STEP):
+            self._clients.report_topics(body.proxy, connection, body.topics[at : at + _TOPICS_PER_STEP])
             yield
         if body.topics:
             self._on_producers(body.topics)
