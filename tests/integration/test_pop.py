@@ -260,3 +260,24 @@ def test_a_notification_says_that_there_are_messages_without_popping_them(tmp_pa
             assert (first.body, second.body) == (b"one", b"two")
 
     run_with_broker(tmp_path, scenario)
+
+
+def test_a_cancelled_pop_is_answered_at_once_and_takes_no_message(tmp_path: Path) -> None:
+    async def scenario(process: BrokerProcess) -> None:
+        async with connect(port_of(process)) as raw, connect(port_of(process)) as other:
+            await send(raw, "orders", b"first")
+            assert len(await PopClient(raw).pop("orders")) == 1
+            opaque = await raw.send_only(Request.POP_MESSAGE, pop_fields("orders", pollTime="60000"))
+            await asyncio.sleep(0.2)
+            assert (await other.call(Request.CANCEL_POP, {"pop": str(opaque)})).code == Response.SUCCESS
+            assert process.broker.waiting_pops.statistics()["waiting_pops"] == 1, "it belongs to another connection"
+            cancel = await raw.send_only(Request.CANCEL_POP, {"pop": str(opaque)})
+            replies = [await raw.receive(), await raw.receive()]
+            assert {reply.opaque: reply.code for reply in replies} == {
+                opaque: Response.POLLING_TIMEOUT, cancel: Response.SUCCESS
+            }  # fmt: skip
+            assert process.broker.waiting_pops.statistics()["waiting_pops"] == 0
+            await send(raw, "orders", b"second")
+            assert [one.body for one in await PopClient(other).pop("orders")] == [b"second"]
+
+    run_with_broker(tmp_path, scenario)

@@ -61,9 +61,10 @@ class FakeLink:
     def request(
         self, broker: str, code: int, fields: Mapping[str, str], on_response: OnResponse, *, body: bytes = b"",
         timeout_s: float = 0.0,
-    ) -> None:  # fmt: skip
+    ) -> int:  # fmt: skip
         opaque = self.next_opaque()
         self.send(broker, opaque, encode_frame(code, opaque, fields=fields, body=body), on_response, timeout_s)
+        return opaque
 
     def send(self, broker: str, opaque: int, frame: bytes, on_response: OnResponse, timeout_s: float = 0.0) -> None:
         [command] = FrameReader().feed(frame)

@@ -72,6 +72,7 @@ class WaitingPops:
         self.topics: dict[str, dict[_Key, None]] = {}
         self._by_key: dict[_Key, dict[int, _Pops]] = {}  # then by queue id
         self._by_client: dict[Client, _Pops] = {}
+        self._by_opaque: dict[tuple[Client, int], WaitingPop] = {}  # for `cancel`; the last one if a client repeats it
         self._by_deadline: dict[int, _Pops] = {}
         self._deadlines: list[int] = []  # a heap
         self._marked: dict[str, set[int]] = {}  # topics with new messages, and the queues
@@ -99,6 +100,7 @@ class WaitingPops:
                 self.topics.setdefault(topic, {})[key] = None
         self._by_key[key].setdefault(request.queue_id, {})[pop] = None
         self._by_client.setdefault(pop.client, {})[pop] = None
+        self._by_opaque[pop.client, pop.opaque] = pop
         pop.deadline = deadline_ms // TICK_MS
         if pop.deadline not in self._by_deadline:
             self._by_deadline[pop.deadline] = {}
@@ -110,6 +112,13 @@ class WaitingPops:
         """Drop all pops of a disconnected client."""
         for pop in list(self._by_client.get(client, ())):
             self._forget(pop)
+
+    def cancel(self, client: Client, opaque: int) -> None:
+        """Answer a pop that its client does not want any more, if it still waits."""
+        pop = self._by_opaque.get((client, opaque))
+        if pop is not None:
+            self._forget(pop)
+            pop.replier.expire(pop)
 
     def _forget(self, pop: WaitingPop) -> None:
         request = pop.request
@@ -125,6 +134,8 @@ class WaitingPops:
                 if not self.topics[topic]:
                     del self.topics[topic]
         _drop(self._by_client, pop.client, pop)
+        if self._by_opaque.get((pop.client, pop.opaque)) is pop:
+            del self._by_opaque[pop.client, pop.opaque]
         own = self._by_deadline.get(pop.deadline)
         if own is not None:  # the heap keeps the deadline until it has passed
             own.pop(pop, None)

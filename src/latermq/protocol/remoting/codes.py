@@ -117,6 +117,7 @@ class Request(IntEnum):
     REPORT_CLIENTS = 7032
     END_LEASE = 7033
     LOST_ANSWER = 7034
+    CANCEL_POP = 7035
 
 
 class Response(IntEnum):

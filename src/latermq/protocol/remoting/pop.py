@@ -151,6 +151,12 @@ class LostAnswerHeader(Struct, kw_only=True, gc=False):
     popTime: Int64
 
 
+class CancelPopHeader(Struct, kw_only=True, gc=False):
+    """CANCEL_POP (7035)."""
+
+    pop: Int32  # the opaque of the request
+
+
 def encode_pop_reply(
     opaque: int, encoding: int, *, pop_ms: int, invisible_ms: int, revive_queue_id: int, rest: int,
     infos: Mapping[str, str], body: bytes,

@@ -27,13 +27,14 @@ from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import FLAG_RESPONSE, Command, encode_frame, encode_response
 from latermq.protocol.remoting.pop import (
     FROM_END,
+    CancelPopHeader,
     NotificationHeader,
     PollingInfoHeader,
     PopHeader,
     encode_pop_reply,
 )
 from latermq.server.handlers.pop_replies import PopReplies
-from latermq.server.remoting.access import SUB, on_group, on_topic
+from latermq.server.remoting.access import OPEN, SUB, on_group, on_topic
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
 
@@ -74,6 +75,7 @@ class PopRequests:
         notifications = self._notifications
         return [
             Endpoint(Request.POP_MESSAGE, self._pop, access, PopHeader),
+            Endpoint(Request.CANCEL_POP, self._cancel, OPEN, CancelPopHeader),
             Endpoint(Request.NOTIFICATION, notifications.notify, access, NotificationHeader),
             Endpoint(Request.POLLING_INFO, notifications.polling_info, access, PollingInfoHeader),
         ]
@@ -119,6 +121,11 @@ class PopRequests:
         return None
 
     # Waiting pops
+
+    def _cancel(self, connection: Connection, command: Command, header: CancelPopHeader) -> bytes:
+        """Answer a waiting pop of the same connection without messages."""
+        self._waiting_pops.cancel(connection, header.pop)
+        return encode_response(command)
 
     def resume(self, pop: WaitingPop) -> bool:
         """Try again. Return whether the pop is answered."""

@@ -90,14 +90,16 @@ class BrokerLink:
         body: bytes = b"",
         timeout_s: float = 0.0,
         encoding: int = JSON,
-    ) -> None:
+    ) -> int:
         """Send a request and pass its response, of any code, or an error to `on_response`, perhaps at once.
 
-        Codes above 32,767 need the encoding JSON. Without a timeout, the one for requests that do not wait applies.
+        Returns the number of the request. Codes above 32,767 need the encoding JSON. Without a timeout, the one for
+        requests that do not wait applies.
         """
         opaque = self.next_opaque()
         frame = encode_frame(code, opaque, encoding=encoding, fields=fields, body=body)
         self.send(broker, opaque, frame, on_response, timeout_s)
+        return opaque
 
     def send(self, broker: str, opaque: int, frame: bytes, on_response: OnResponse, timeout_s: float = 0.0) -> None:
         """Send a frame with the number of `next_opaque`, as `request` does."""

@@ -152,7 +152,9 @@ class ReceiveCalls:
         self._waiting[receive] = None
         exchange.call.on_cancel = receive.cancel
         timeout_s = (poll_ms + self._broker_timeout_ms) / 1000
-        self._link.request(broker, Request.POP_MESSAGE, fields, receive.on_response, timeout_s=timeout_s)
+        receive.pop_opaque = self._link.request(
+            broker, Request.POP_MESSAGE, fields, receive.on_response, timeout_s=timeout_s
+        )
 
     def _poll_ms(self, exchange: Exchange, request: pb.ReceiveMessageRequest) -> int:
         """Return how long to wait for messages: as long as the client asks, but not up to its deadline."""
@@ -166,6 +168,10 @@ class ReceiveCalls:
         return longest_ms if deadline_s is not None else self._default_poll_ms
 
     # For the receives
+
+    def cancel_pop(self, broker: str, opaque: int) -> None:
+        """Let the broker answer a waiting pop. If it has found messages meanwhile, they are returned."""
+        self._link.request(broker, Request.CANCEL_POP, {"pop": str(opaque)}, lambda response: None)
 
     def ended(self, receive: "_Receive") -> None:
         self._waiting.pop(receive, None)
@@ -190,6 +196,8 @@ class _Receive:
         "_namespace",
         "_popped",
         "_unsent_bytes",
+        "is_answered",
+        "pop_opaque",
     )
 
     def __init__(
@@ -203,9 +211,12 @@ class _Receive:
         self._broker = broker
         self._is_leased = is_leased
         self._popped: PoppedMessages | None = None
+        self.is_answered = False  # by the broker
+        self.pop_opaque = 0
         self._unsent_bytes = 0  # as counted in ReceiveCalls
 
     def on_response(self, response: Command | LaterMQError) -> None:
+        self.is_answered = True
         try:
             popped = self._read(response)
         except ConnectionLost as error:
@@ -298,7 +309,9 @@ class _Receive:
         self._unsent_bytes = unsent_bytes
 
     def cancel(self) -> None:
-        """The client is gone. A pop that still waits at the broker is answered later, and then returned."""
+        """The client is gone. A pop that still waits at the broker must not take a message or a place there."""
+        if not self.is_answered:
+            self._calls.cancel_pop(self._broker, self.pop_opaque)
         popped, self._popped = self._popped, None
         self._count(0)
         self._calls.ended(self)

@@ -291,6 +291,7 @@ def test_messages_for_a_client_that_has_gone_are_given_back() -> None:
     call = receiver.receive()
     pop = receiver.pop()
     call.cancel()
+    assert [request.code for request in receiver.link.take()] == [Request.CANCEL_POP]
     assert receiver.calls.statistics()["waiting_receives"] == 0
     retried = record(5, 0, POP_CK=f"5 {POP_MS} 30000 0 1 {BROKER} 0 5")
     pop.answer(fields=fields(), body=record(70) + record(71) + retried)
@@ -394,3 +395,16 @@ def test_an_answer_without_a_lease_needs_no_report() -> None:
     call = receiver.receive()
     receiver.pop().answer(fields=fields(), body=record(70))
     assert not call.when_read
+
+
+def test_the_pop_of_a_cancelled_receive_is_cancelled_at_the_broker_and_what_it_found_returned() -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    pop = receiver.pop()
+    assert call.on_cancel is not None
+    call.is_open = False
+    call.on_cancel()
+    [cancel] = receiver.link.take()
+    assert (cancel.broker, cancel.code, cancel.fields) == (BROKER, Request.CANCEL_POP, {"pop": "1"})
+    pop.answer(fields=fields(), body=record(70))
+    assert [request.code for request in receiver.link.take()] == [Request.CHANGE_MESSAGE_INVISIBLETIME]
