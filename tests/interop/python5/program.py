@@ -3,6 +3,7 @@
 Run by the Python of an environment of its own, because the client pins other versions of grpcio and protobuf.
 """
 
+import asyncio
 import itertools
 import json
 import os
@@ -208,6 +209,8 @@ COMMANDS = {
 
 def answer(request: Json) -> None:
     line: Json = {"reply": request["request"]}
+    # If an answer is here before the client waits for it, the client goes on in this thread, and needs a loop then.
+    asyncio.set_event_loop(asyncio.new_event_loop())
     try:
         line["result"] = COMMANDS[request["command"]](request["arguments"])
     except Exception as failure:
