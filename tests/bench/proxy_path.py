@@ -38,7 +38,7 @@ from latermq.protocol.remoting.routes import BrokerData, ClusterInfo, QueueData,
 from latermq.server.collector import tune_garbage_collector
 from latermq.server.http2.connection import Http2Connection
 from latermq.server.http2.listener import Http2Listener, grpc_handler
-from latermq.server.proxy.call_table import SERVICE
+from latermq.server.proxy.calls.call_table import SERVICE
 from latermq.server.proxy.composition import ProxyParts
 from latermq.server.proxy.process import transport_limits
 from tests.bench.path import QUEUES, TOPIC, SocketlessBroker, StubTransport

@@ -10,7 +10,7 @@ from latermq.config import load_config
 from latermq.errors import Busy, LaterMQError
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
-from latermq.server.proxy.broker_link import BrokerLink
+from latermq.server.proxy.brokers.broker_link import BrokerLink
 from tests.support.scripted_server import DISCONNECT, ScriptedServer, eventually, scripted_server
 
 BROKER = "broker-a"

@@ -15,7 +15,7 @@ from latermq.protocol.http2.frames import DATA, HEADERS, PREFACE, SETTINGS_ACK, 
 from latermq.protocol.http2.grpc.messages import message_prefix
 from latermq.protocol.http2.hpack.encoder import encode_fields
 from latermq.protocol.messaging import messaging_pb2 as pb
-from latermq.server.proxy.call_table import SERVICE
+from latermq.server.proxy.calls.call_table import SERVICE
 from tests.integration.test_proxy import send
 from tests.interop.ports import free_port
 from tests.interop.waiting import wait_until

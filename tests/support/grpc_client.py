@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.message import Message
 
 from latermq.protocol.messaging import messaging_pb2 as pb
-from latermq.server.proxy.call_table import SERVICE
+from latermq.server.proxy.calls.call_table import SERVICE
 
 TIMEOUT_S = 20.0
 M = TypeVar("M", bound=Message)

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 from latermq.errors import LaterMQError
 from latermq.protocol.http2.grpc.status import StatusCode
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
-from latermq.server.proxy.call_table import SERVICE, CallEndpoint, CallTable
+from latermq.server.proxy.calls.call_table import SERVICE, CallEndpoint, CallTable
 
 M = TypeVar("M", bound=Message)
 OnResponse = Callable[[Command | LaterMQError], None]

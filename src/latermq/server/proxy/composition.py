@@ -8,23 +8,23 @@ from typing import Protocol
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.protocol.remoting.codes import Request
-from latermq.server.proxy.ack_calls import AckBatches, AckCalls
-from latermq.server.proxy.broker_link import BrokerLink
-from latermq.server.proxy.call_table import CallEndpoint, CallTable
-from latermq.server.proxy.client_calls import ClientCalls
-from latermq.server.proxy.client_reports import ClientReports
-from latermq.server.proxy.client_settings import SettingsAnswers
-from latermq.server.proxy.clients import Clients
-from latermq.server.proxy.groups import Groups
-from latermq.server.proxy.held_message_calls import HeldMessageCalls
-from latermq.server.proxy.receive_calls import ReceiveCalls
-from latermq.server.proxy.returned_messages import ReturnedMessages
-from latermq.server.proxy.route_calls import RouteCalls
-from latermq.server.proxy.send_calls import SendCalls
-from latermq.server.proxy.telemetry import Telemetry
-from latermq.server.proxy.topics import Topics
-from latermq.server.proxy.transaction_calls import TransactionCalls
-from latermq.server.proxy.transaction_checks import TransactionChecks
+from latermq.server.proxy.brokers.broker_link import BrokerLink
+from latermq.server.proxy.brokers.groups import Groups
+from latermq.server.proxy.brokers.topics import Topics
+from latermq.server.proxy.calls.ack_calls import AckBatches, AckCalls
+from latermq.server.proxy.calls.call_table import CallEndpoint, CallTable
+from latermq.server.proxy.calls.client_calls import ClientCalls
+from latermq.server.proxy.calls.held_message_calls import HeldMessageCalls
+from latermq.server.proxy.calls.receive_calls import ReceiveCalls
+from latermq.server.proxy.calls.returned_messages import ReturnedMessages
+from latermq.server.proxy.calls.route_calls import RouteCalls
+from latermq.server.proxy.calls.send_calls import SendCalls
+from latermq.server.proxy.calls.transaction_calls import TransactionCalls
+from latermq.server.proxy.clients.client_reports import ClientReports
+from latermq.server.proxy.clients.client_settings import SettingsAnswers
+from latermq.server.proxy.clients.clients import Clients
+from latermq.server.proxy.clients.telemetry import Telemetry
+from latermq.server.proxy.clients.transaction_checks import TransactionChecks
 
 
 class Calls(Protocol):

@@ -9,7 +9,7 @@ from latermq.errors import Busy, NoPermission
 from latermq.protocol.http2.grpc.status import GrpcError
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.server.http2.calls import Call, ServerStream, Unary
-from latermq.server.proxy.call_table import CallEndpoint, CallTable, Exchange, on_topic
+from latermq.server.proxy.calls.call_table import CallEndpoint, CallTable, Exchange, on_topic
 from latermq.server.remoting.access import PUB, Access, Kind
 
 

@@ -11,11 +11,11 @@ from latermq.message.record_writer import encode_record
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
-from latermq.server.proxy import client_reports
-from latermq.server.proxy.client_reports import ClientReports
-from latermq.server.proxy.client_settings import Role
-from latermq.server.proxy.clients import Clients
-from latermq.server.proxy.transaction_checks import TransactionChecks
+from latermq.server.proxy.clients import client_reports
+from latermq.server.proxy.clients.client_reports import ClientReports
+from latermq.server.proxy.clients.client_settings import Role
+from latermq.server.proxy.clients.clients import Clients
+from latermq.server.proxy.clients.transaction_checks import TransactionChecks
 from tests.unit.server.proxy.test_clients import HERE, FakeStream
 
 

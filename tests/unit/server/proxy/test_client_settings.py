@@ -6,7 +6,7 @@ from latermq.config import Config
 from latermq.model.group import CustomizedRetryPolicy, ExponentialRetryPolicy, Group, GroupRetryPolicy
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.refusals import CallRefused
-from latermq.server.proxy.client_settings import SettingsAnswers, role_of
+from latermq.server.proxy.clients.client_settings import SettingsAnswers, role_of
 
 MAX_BYTES = 256 * 1024
 DEFAULT_STEPS_S = [

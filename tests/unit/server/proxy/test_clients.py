@@ -8,8 +8,8 @@ from latermq.config import ProxyConfig, load_config
 from latermq.errors import Busy
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.refusals import CallRefused
-from latermq.server.proxy.client_settings import Role
-from latermq.server.proxy.clients import MAX_STREAMS, Client, Clients
+from latermq.server.proxy.clients.client_settings import Role
+from latermq.server.proxy.clients.clients import MAX_STREAMS, Client, Clients
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from latermq.errors import Busy, LaterMQError, TopicNotFound
-from latermq.server.proxy import fetched_table
-from latermq.server.proxy.fetched_table import RETRY_S, Fetched, FetchedTable
+from latermq.server.proxy.brokers import fetched_table
+from latermq.server.proxy.brokers.fetched_table import RETRY_S, Fetched, FetchedTable
 
 FRESH_S = 30.0
 

@@ -17,15 +17,15 @@ from latermq.config import Config
 from latermq.protocol.http2.grpc.status import GrpcError
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.queues import MessageQueue
-from latermq.server.proxy.ack_calls import AckBatches, AckCalls
-from latermq.server.proxy.broker_link import BrokerLink
-from latermq.server.proxy.call_table import SERVICE, CallEndpoint
-from latermq.server.proxy.held_message_calls import HeldMessageCalls
-from latermq.server.proxy.receive_calls import ReceiveCalls
-from latermq.server.proxy.returned_messages import ReturnedMessages
-from latermq.server.proxy.send_calls import SendCalls
-from latermq.server.proxy.topics import TopicInfo, Topics
-from latermq.server.proxy.transaction_calls import TransactionCalls
+from latermq.server.proxy.brokers.broker_link import BrokerLink
+from latermq.server.proxy.brokers.topics import TopicInfo, Topics
+from latermq.server.proxy.calls.ack_calls import AckBatches, AckCalls
+from latermq.server.proxy.calls.call_table import SERVICE, CallEndpoint
+from latermq.server.proxy.calls.held_message_calls import HeldMessageCalls
+from latermq.server.proxy.calls.receive_calls import ReceiveCalls
+from latermq.server.proxy.calls.returned_messages import ReturnedMessages
+from latermq.server.proxy.calls.send_calls import SendCalls
+from latermq.server.proxy.calls.transaction_calls import TransactionCalls
 from tests.support.proxy_calls import BrokerRequest, FakeCall, FakeLink, FakeProxy
 from tests.support.proxy_messages import BROKER
 

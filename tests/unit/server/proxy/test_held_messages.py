@@ -11,9 +11,9 @@ from latermq.client.session.failures import ConnectFailed
 from latermq.group.pop.handles import decode_handle
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.server.proxy.ack_calls import MAX_ENTRIES, MAX_ROWS, AckBatches, AckCalls
-from latermq.server.proxy.broker_link import BrokerLink
-from latermq.server.proxy.held_message_calls import HeldMessageCalls
+from latermq.server.proxy.brokers.broker_link import BrokerLink
+from latermq.server.proxy.calls.ack_calls import MAX_ENTRIES, MAX_ROWS, AckBatches, AckCalls
+from latermq.server.proxy.calls.held_message_calls import HeldMessageCalls
 from tests.support.proxy_calls import FakeCall, FakeLink, FakeProxy
 
 POP_MS = 1_700_000_000_500

@@ -13,9 +13,9 @@ from latermq.message.properties import encode_properties
 from latermq.message.record_writer import encode_record
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.server.proxy.broker_link import BrokerLink
-from latermq.server.proxy.receive_calls import ReceiveCalls
-from latermq.server.proxy.returned_messages import ReturnedMessages
+from latermq.server.proxy.brokers.broker_link import BrokerLink
+from latermq.server.proxy.calls.receive_calls import ReceiveCalls
+from latermq.server.proxy.calls.returned_messages import ReturnedMessages
 from tests.support.proxy_calls import BrokerRequest, FakeCall, FakeLink, FakeProxy
 from tests.support.proxy_messages import BROKER, receive_request
 

@@ -5,8 +5,8 @@ import pytest
 from latermq.client.session.routes import build_route
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.routes import BrokerData, QueueData, TopicRoute
-from latermq.server.proxy.route_calls import assigned_queues, message_queues
-from latermq.server.proxy.topics import TopicInfo
+from latermq.server.proxy.brokers.topics import TopicInfo
+from latermq.server.proxy.calls.route_calls import assigned_queues, message_queues
 
 TOPIC = pb.Resource(name="t")
 ENDPOINTS = pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host="proxy.example", port=443)])

@@ -14,9 +14,9 @@ from latermq.message.recall_handle import encode_recall_handle
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.queues import MessageQueue
-from latermq.server.proxy.broker_link import BrokerLink
-from latermq.server.proxy.send_calls import MAX_MESSAGES, SendCalls
-from latermq.server.proxy.topics import TopicInfo, Topics
+from latermq.server.proxy.brokers.broker_link import BrokerLink
+from latermq.server.proxy.brokers.topics import TopicInfo, Topics
+from latermq.server.proxy.calls.send_calls import MAX_MESSAGES, SendCalls
 from tests.support.proxy_calls import FakeCall, FakeLink, FakeProxy
 from tests.support.proxy_messages import new_message
 

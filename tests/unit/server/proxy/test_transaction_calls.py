@@ -10,9 +10,9 @@ from latermq.client.session.failures import ConnectFailed, NoBroker
 from latermq.errors import LaterMQError
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.server.proxy.broker_link import BrokerLink
-from latermq.server.proxy.topics import Topics
-from latermq.server.proxy.transaction_calls import TransactionCalls
+from latermq.server.proxy.brokers.broker_link import BrokerLink
+from latermq.server.proxy.brokers.topics import Topics
+from latermq.server.proxy.calls.transaction_calls import TransactionCalls
 from tests.support.proxy_calls import BrokerRequest, FakeCall, FakeLink, FakeProxy
 
 

@@ -7,7 +7,7 @@ from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.messages import message_of
 from latermq.protocol.messaging.resources import full_name
 from latermq.protocol.remoting.frames import Command
-from latermq.server.proxy.clients import Clients
+from latermq.server.proxy.clients.clients import Clients
 
 _log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from latermq.errors import Busy
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.refusals import CallRefused
 from latermq.server.accepted import network_of
-from latermq.server.proxy.client_settings import Role
+from latermq.server.proxy.clients.client_settings import Role
 
 MAX_STREAMS = 4  # of one client; more than one only while an old connection is being lost
 _NO_ROLE_BYTES = 200

@@ -20,9 +20,9 @@ from latermq.protocol.messaging.resources import full_name
 from latermq.protocol.messaging.times import duration_ms, set_timestamp
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
-from latermq.server.proxy.broker_link import BrokerLink, error_of, header_of
-from latermq.server.proxy.call_table import CallEndpoint, Exchange, on_group
-from latermq.server.proxy.returned_messages import ReturnedMessages
+from latermq.server.proxy.brokers.broker_link import BrokerLink, error_of, header_of
+from latermq.server.proxy.calls.call_table import CallEndpoint, Exchange, on_group
+from latermq.server.proxy.calls.returned_messages import ReturnedMessages
 from latermq.server.proxy.statuses import OK
 from latermq.server.remoting.access import SUB, Kind, Rule
 

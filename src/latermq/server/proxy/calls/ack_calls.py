@@ -12,8 +12,8 @@ from latermq.protocol.messaging.resources import full_name
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.json_body import decode_body, encode_body
-from latermq.server.proxy.broker_link import BrokerLink, error_of
-from latermq.server.proxy.call_table import CallEndpoint, Exchange, on_group, on_topic
+from latermq.server.proxy.brokers.broker_link import BrokerLink, error_of
+from latermq.server.proxy.calls.call_table import CallEndpoint, Exchange, on_group, on_topic
 from latermq.server.proxy.statuses import OK, combined
 from latermq.server.remoting.access import SUB
 

@@ -8,7 +8,7 @@ from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.popped_messages import PoppedMessages
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
-from latermq.server.proxy.broker_link import BrokerLink
+from latermq.server.proxy.brokers.broker_link import BrokerLink
 
 _log = structlog.get_logger(__name__)
 

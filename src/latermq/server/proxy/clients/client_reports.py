@@ -9,8 +9,8 @@ from latermq.errors import LaterMQError
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.json_body import encode_body
-from latermq.server.proxy.broker_link import BrokerLink
-from latermq.server.proxy.clients import Client, Clients
+from latermq.server.proxy.brokers.broker_link import BrokerLink
+from latermq.server.proxy.clients.clients import Client, Clients
 
 REPORT_EVERY_S = 5.0  # a broker forgets a consumer that is not reported for 15 s, and its lease after 60 s
 SOON_S = 0.02  # collects the new clients of a moment

@@ -11,8 +11,8 @@ from latermq.errors import LaterMQError, ServiceUnavailable, TopicNotFound
 from latermq.message.names import AUTO_CREATE_TOPIC
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.json_body import decode_body
-from latermq.server.proxy.broker_link import BrokerLink
-from latermq.server.proxy.fetched_table import RETRY_S, Fetched, FetchedTable
+from latermq.server.proxy.brokers.broker_link import BrokerLink
+from latermq.server.proxy.brokers.fetched_table import RETRY_S, Fetched, FetchedTable
 
 MESSAGE_TYPE = "message.type"  # the attribute of a topic
 

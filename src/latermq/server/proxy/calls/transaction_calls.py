@@ -15,10 +15,10 @@ from latermq.protocol.messaging.refusals import CallRefused
 from latermq.protocol.messaging.resources import full_name
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
-from latermq.server.proxy.broker_link import BrokerLink, error_of
-from latermq.server.proxy.call_table import CallEndpoint, Exchange, on_topic
+from latermq.server.proxy.brokers.broker_link import BrokerLink, error_of
+from latermq.server.proxy.brokers.topics import TopicInfo, Topics
+from latermq.server.proxy.calls.call_table import CallEndpoint, Exchange, on_topic
 from latermq.server.proxy.statuses import OK
-from latermq.server.proxy.topics import TopicInfo, Topics
 from latermq.server.remoting.access import PUB
 
 _DECISIONS: dict[int, str] = {pb.COMMIT: "8", pb.ROLLBACK: "12"}

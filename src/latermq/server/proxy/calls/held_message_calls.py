@@ -12,11 +12,11 @@ from latermq.protocol.messaging.resources import full_name
 from latermq.protocol.messaging.times import duration_ms
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
-from latermq.server.proxy.ack_calls import read_handle, stale_handle
-from latermq.server.proxy.broker_link import BrokerLink, error_of, header_of
-from latermq.server.proxy.call_table import CallEndpoint, Exchange, on_group, on_topic
-from latermq.server.proxy.receive_calls import MAX_INVISIBLE_MS
-from latermq.server.proxy.returned_messages import change_fields
+from latermq.server.proxy.brokers.broker_link import BrokerLink, error_of, header_of
+from latermq.server.proxy.calls.ack_calls import read_handle, stale_handle
+from latermq.server.proxy.calls.call_table import CallEndpoint, Exchange, on_group, on_topic
+from latermq.server.proxy.calls.receive_calls import MAX_INVISIBLE_MS
+from latermq.server.proxy.calls.returned_messages import change_fields
 from latermq.server.proxy.statuses import OK
 from latermq.server.remoting.access import SUB
 

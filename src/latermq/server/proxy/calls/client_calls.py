@@ -4,8 +4,8 @@ from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.checked_names import check_group_name
 from latermq.protocol.messaging.refusals import CallRefused
 from latermq.protocol.messaging.resources import full_name
-from latermq.server.proxy.call_table import CallEndpoint, Exchange, on_group_if_named
-from latermq.server.proxy.clients import Clients
+from latermq.server.proxy.calls.call_table import CallEndpoint, Exchange, on_group_if_named
+from latermq.server.proxy.clients.clients import Clients
 from latermq.server.proxy.statuses import OK
 from latermq.server.remoting.access import SUB
 

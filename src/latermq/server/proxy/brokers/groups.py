@@ -10,8 +10,8 @@ from latermq.errors import GroupNotFound, LaterMQError
 from latermq.model.group import Group
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.json_body import decode_body
-from latermq.server.proxy.broker_link import BrokerLink
-from latermq.server.proxy.fetched_table import RETRY_S, Fetched, FetchedTable
+from latermq.server.proxy.brokers.broker_link import BrokerLink
+from latermq.server.proxy.brokers.fetched_table import RETRY_S, Fetched, FetchedTable
 
 
 class Groups:

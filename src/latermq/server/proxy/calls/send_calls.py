@@ -27,10 +27,10 @@ from latermq.protocol.messaging.sent_messages import SentMessage, sent_message
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import JSON, Command
 from latermq.protocol.remoting.queues import MessageQueue
-from latermq.server.proxy.broker_link import BrokerLink, error_of, header_of
-from latermq.server.proxy.call_table import CallEndpoint, Exchange, on_topic
+from latermq.server.proxy.brokers.broker_link import BrokerLink, error_of, header_of
+from latermq.server.proxy.brokers.topics import TopicInfo, Topics
+from latermq.server.proxy.calls.call_table import CallEndpoint, Exchange, on_topic
 from latermq.server.proxy.statuses import OK, combined
-from latermq.server.proxy.topics import TopicInfo, Topics
 from latermq.server.remoting.access import PUB, Kind, Rule
 
 MAX_MESSAGES = 1_000  # in one request: about 20 ms, during which no other client is served

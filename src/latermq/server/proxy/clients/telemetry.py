@@ -10,10 +10,10 @@ from latermq.protocol.http2.grpc.status import GrpcError, StatusCode
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.refusals import CallRefused
 from latermq.server.http2.calls import Call, Receiver
-from latermq.server.proxy.call_table import CallTable, client_id_of
-from latermq.server.proxy.client_settings import Role, SettingsAnswers, accesses_of, role_of
-from latermq.server.proxy.clients import Client, Clients
-from latermq.server.proxy.groups import Groups
+from latermq.server.proxy.brokers.groups import Groups
+from latermq.server.proxy.calls.call_table import CallTable, client_id_of
+from latermq.server.proxy.clients.client_settings import Role, SettingsAnswers, accesses_of, role_of
+from latermq.server.proxy.clients.clients import Client, Clients
 from latermq.server.proxy.statuses import OK, grpc_error
 
 RETRY_S = 1.0

@@ -7,10 +7,10 @@ from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.checked_names import check_group_name, check_topic_name
 from latermq.protocol.messaging.refusals import CallRefused
 from latermq.protocol.messaging.resources import full_name
-from latermq.server.proxy.call_table import CallEndpoint, Exchange, on_group, on_topic
-from latermq.server.proxy.groups import Groups
+from latermq.server.proxy.brokers.groups import Groups
+from latermq.server.proxy.brokers.topics import TopicInfo, Topics
+from latermq.server.proxy.calls.call_table import CallEndpoint, Exchange, on_group, on_topic
 from latermq.server.proxy.statuses import OK
-from latermq.server.proxy.topics import TopicInfo, Topics
 from latermq.server.remoting.access import GET, PUB, SUB
 
 MAX_ENDPOINTS_BYTES = 4096

@@ -1,0 +1,1 @@
+"""The calls of the 5.x protocol, one module per subject."""
