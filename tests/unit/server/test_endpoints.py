@@ -25,7 +25,8 @@ from tests.support.served_requests import broker_endpoints, name_server_endpoint
 from tests.unit.broker.test_send_lane import Way, send_frame
 
 NOBODY = cast(Connection, None)
-OPEN_CODES = {Request.CHECK_CLIENT_CONFIG}  # parses an expression, and touches nothing
+# They parse an expression, or end a wait of the same connection, and touch nothing else.
+OPEN_CODES = {Request.CHECK_CLIENT_CONFIG, Request.CANCEL_POP}
 SERVED = [*name_server_endpoints(), *(one for some in broker_endpoints().values() for one in some)]
 BARE = [one for subject, some in broker_endpoints().items() if subject != "producers and consumers" for one in some]
 
