@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Hashable
 
 from latermq.clock import Clock
-from latermq.group.pop.operations import PopOperations
+from latermq.group.pop.operations import HANDOVER_MS, PopOperations
 
-DOUBTFUL_S = 5.0  # the time in which a proxy hands over the messages of an answer, and notices that it could not
+DOUBTFUL_S = HANDOVER_MS / 1000  # in it a proxy hands over the messages of an answer, or notices that it could not
 _MAX_ANSWERS = 10_000  # of one connection; older ones are taken as received
 
 

@@ -18,7 +18,7 @@ from latermq.group.pop.table import MAX_QUEUES, MAX_VISIBLE_MS, Due, InFlightTab
 
 LEASE_MS = 60_000
 MAX_HOLD_MS = 3 * 3_600_000
-HANDOVER_MS = 5_000  # how long an answer may be on its way to its client when the broker ends
+HANDOVER_MS = 5_000  # how long an answer may be on its way to its client when a process between them ends
 
 
 class InFlightFull(PollingFull):
