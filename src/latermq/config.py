@@ -249,6 +249,8 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_routes: int = 10_000  # topics, including unknown ones, and as many groups
     max_broker_requests: int = 65_536  # unanswered requests to one broker
     poll_timeout: Duration = Duration.parse("20s")  # how long consumers wait for messages in one call
+    # Before a receiver gets an error that may be over soon, as while its broker restarts; not longer than it waits.
+    outage_pause: Duration = Duration.parse("1s")
     client_timeout: Duration = Duration.parse("120s")  # without a heartbeat; its messages are then released
     lost_client_timeout: Duration = Duration.parse("40s")  # the same without a telemetry stream
     max_clients: int = 50_000
@@ -265,6 +267,8 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_held: Size = Size.parse("256MiB")  # unfinished requests, open calls and unread answers of all connections
     write_buffer: Size = Size.parse("256KiB")  # unread answers of one stream, above which it waits
     max_unsent: Size = Size.parse("64MiB")  # popped messages of consumers that read slowly, in all
+    return_timeout: Duration = Duration.parse("60s")  # for the return of messages whose consumer has gone
+    max_returns: int = 10_000  # such returns that wait for another try, because a broker is away or busy
     request_timeout: Duration = Duration.parse("60s")  # for a request to arrive completely
     stalled_timeout: Duration = Duration.parse("60s")  # a peer that reads nothing for this long is disconnected
     idle_timeout: Duration = Duration.parse("120s")  # of a connection without calls

@@ -60,7 +60,7 @@ class ProxyParts:
         self.table.add_bidirectional("Telemetry", self._telemetry.begin)
         self._checks = TransactionChecks(self.clients)
         self.link.handlers[Request.CHECK_TRANSACTION_STATE] = self._checks.check
-        self._returned = ReturnedMessages(self.link)
+        self._returned = ReturnedMessages(self.link, config.proxy, now_s, loop.call_later)
         self._sends = SendCalls(self.link, self.topics, config, clock)
         self._receives = ReceiveCalls(self.link, self.clients.see, self._returned, config, clock, loop.call_later)
         self.waiting: list[WaitingCalls] = [self._telemetry, self._receives]

@@ -34,6 +34,9 @@ _FAMILIES = {
         Kind.COUNTER,
         "Messages returned to the broker, because their consumer had gone or read too slowly",
     ),
+    "dropped_returns": Family(
+        "latermq_proxy_returns_dropped_total", Kind.COUNTER, "Returns of messages given up, because a broker was away"
+    ),
     "brokers_connected": Family("latermq_proxy_brokers", Kind.GAUGE, "Brokers with an open connection"),
     "failed_broker_requests": Family(
         "latermq_proxy_broker_requests_failed_total", Kind.COUNTER, "Requests that could not be sent to a broker"
@@ -49,6 +52,7 @@ PROXY_LIMITS = (
     Limit("proxy.max_clients_per_address", "address_clients"),
     Limit("proxy.max_all_settings", "settings_bytes"),
     Limit("proxy.max_unsent", "unsent_message_bytes"),
+    Limit("proxy.max_returns", "retried_returns"),
     Limit("proxy.max_connections", "connections", "max_connections"),
     Limit("proxy.max_held", "held_bytes"),
     Limit("metrics_connections", "metrics_connections", "max_metrics_connections"),

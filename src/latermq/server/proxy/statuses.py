@@ -23,6 +23,7 @@ _BY_WIRE_CODE: dict[int, pb.Code] = {
     23: pb.ILLEGAL_FILTER_EXPRESSION,
     26: pb.CONSUMER_GROUP_NOT_FOUND,
     29: pb.BAD_REQUEST,
+    209: pb.TOO_MANY_REQUESTS,
     604: pb.NOT_FOUND,
 }
 _BY_TYPE: dict[type[LaterMQError], pb.Code] = {

@@ -98,9 +98,12 @@ def endpoints(link: FakeLink, soon: list[Callable[[], None]]) -> list[CallEndpoi
         refresh=lambda topic: None,
     ))  # fmt: skip
     clock = SimulatedClock()
-    receives = ReceiveCalls(
-        broker_link, lambda *_: None, ReturnedMessages(broker_link), Config(), clock, lambda _, then: soon.append(then)
-    )
+
+    def later(pause_s: float, then: Callable[[], None]) -> None:
+        soon.append(then)
+
+    returned = ReturnedMessages(broker_link, Config().proxy, lambda: 0.0, later)
+    receives = ReceiveCalls(broker_link, lambda *_: None, returned, Config(), clock, later)
     return [
         *SendCalls(broker_link, topics, Config(), clock).endpoints,
         *receives.endpoints,
@@ -133,11 +136,14 @@ def test_requests_and_replies_of_any_content_get_an_answer(method: str, seed: in
     endpoint = next(row for row in rows if row.name == method)
     proxy = FakeProxy(rows)
     call: FakeCall = proxy.call(method, filled(rng, endpoint.request))
-    for step in soon:
-        step()
     for _ in range(3):
+        steps, soon[:] = list(soon), []
+        for step in steps:
+            step()
         for request in link.take():
             answer_somehow(rng, request)
+    for step in soon:
+        step()
     assert not call.is_open
     for answer in call.read(endpoint.reply):
         assert isinstance(answer, pb.ReceiveMessageResponse) or answer.status.code  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ import pytest
 
 from latermq.client.session.failures import ConnectionLost, RequestTimedOut
 from latermq.clock import SimulatedClock
-from latermq.config import Config, ProxyConfig, Size
+from latermq.config import Config, Duration, ProxyConfig, Size
 from latermq.message.ids import pack_host
 from latermq.message.properties import encode_properties
 from latermq.message.record_writer import encode_record
@@ -30,20 +30,35 @@ class Receiver:
         self.link = FakeLink(BROKER)
         link = cast(BrokerLink, self.link)
         self.seen: list[tuple[str, str, str]] = []
+        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.now_s = 0.0
+        config = Config(proxy=ProxyConfig(**settings))
+
+        def later(pause_s: float, then: Callable[[], None]) -> None:
+            self.later.append((pause_s, then))
+
+        self.returned = ReturnedMessages(link, config.proxy, lambda: self.now_s, later)
         self.calls = ReceiveCalls(
             link,
             lambda *client: self.seen.append(client),
-            ReturnedMessages(link),
-            Config(proxy=ProxyConfig(**settings)),
+            self.returned,
+            config,
             SimulatedClock(1_700_000_000_000),
-            lambda pause_s, then: self.later.append((pause_s, then)),
+            later,
         )
-        self.later: list[tuple[float, Callable[[], None]]] = []
         self.proxy = FakeProxy(self.calls.endpoints)
 
     def receive(self, call: FakeCall | None = None, poll_s: float | None = 2.0, **fields: Any) -> FakeCall:
         made: FakeCall = self.proxy.call("ReceiveMessage", receive_request("orders", "g", poll_s, **fields), call)
         return made
+
+    def wait(self) -> float:
+        """Let the time of the only planned action come, and return its pause."""
+        [(pause_s, then)] = self.later
+        self.later.clear()
+        self.now_s += pause_s
+        then()
+        return pause_s
 
     def pop(self) -> BrokerRequest:
         [request] = self.link.take()
@@ -176,8 +191,6 @@ def test_invisible_times_have_limits(seconds: int) -> None:
     ("t", "", BROKER, pb.ILLEGAL_CONSUMER_GROUP),
     ("t", "CID_RMQ_SYS_TRANS", BROKER, pb.ILLEGAL_CONSUMER_GROUP),
     ("t", "g" * 121, BROKER, pb.ILLEGAL_CONSUMER_GROUP),
-    ("t", "g", "other", pb.BAD_REQUEST),
-    ("t", "g", "", pb.BAD_REQUEST),
 ])  # fmt: skip
 def test_names_are_checked(topic: str, group: str, broker: str, code: int) -> None:
     receiver = Receiver()
@@ -238,6 +251,8 @@ def test_errors_of_the_broker_have_codes(code: int, expected: int) -> None:
     receiver = Receiver()
     call = receiver.receive()
     receiver.pop().answer(code, remark="why")
+    if receiver.later:
+        receiver.wait()
     assert refusal(call) == expected
 
 
@@ -245,6 +260,7 @@ def test_a_broker_that_does_not_answer_is_an_error() -> None:
     receiver = Receiver()
     call = receiver.receive()
     receiver.pop().fail(RequestTimedOut("late"))
+    assert not receiver.later  # the client has waited
     assert refusal(call) == pb.PROXY_TIMEOUT
 
 
@@ -258,6 +274,65 @@ def test_a_lost_broker_is_an_error_after_a_pause_that_spares_clients_in_a_loop()
     then()
     assert refusal(call) == pb.INTERNAL_SERVER_ERROR
     assert receiver.calls.statistics()["waiting_receives"] == 0
+
+
+@pytest.mark.parametrize(
+    ("poll_s", "deadline_s", "expected_s"),
+    [
+        (20.0, 23.0, 1.0),
+        (0.3, None, 0.3),  # as long as the client is willing to wait
+        (0.0, 3.0, 0.0),
+        (20.0, 0.9, 0.6),  # the answer arrives before the deadline
+        (None, None, 1.0),
+    ],
+)
+def test_the_pause_of_an_outage_is_not_longer_than_the_client_waits(
+    poll_s: float | None, deadline_s: float | None, expected_s: float
+) -> None:
+    receiver = Receiver()
+    call = receiver.receive(FakeCall(deadline_s), poll_s)
+    receiver.pop().fail(ConnectionLost("gone"))
+    assert [pause_s for pause_s, _ in receiver.later] == ([pytest.approx(expected_s)] if expected_s else [])
+    assert call.is_open == bool(expected_s)
+
+
+def test_the_pause_of_an_outage_is_a_setting() -> None:
+    receiver = Receiver(outage_pause=Duration(2_500))
+    receiver.receive()
+    receiver.pop().fail(ConnectionLost("gone"))
+    assert [pause_s for pause_s, _ in receiver.later] == [2.0]  # the client polls for this long
+    receiver.receive(poll_s=10.0)
+    receiver.pop().fail(ConnectionLost("gone"))
+    assert [pause_s for pause_s, _ in receiver.later] == [2.0, 2.5]
+
+
+@pytest.mark.parametrize("code", [Response.POLLING_FULL, Response.SYSTEM_BUSY, Response.SERVICE_NOT_AVAILABLE])
+def test_a_busy_broker_is_an_error_after_the_same_pause(code: int) -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    receiver.pop().answer(code)
+    assert call.is_open
+    receiver.wait()
+    assert refusal(call) != pb.OK
+
+
+def test_a_receive_from_a_broker_that_is_not_registered_is_refused_after_the_same_pause() -> None:
+    receiver = Receiver()
+    request = receive_request("t", "g")
+    request.message_queue.broker.name = "removed"
+    call = receiver.proxy.call("ReceiveMessage", request)
+    assert call.is_open
+    assert receiver.wait() == 1.0
+    assert refusal(call) == pb.BAD_REQUEST
+
+
+def test_clients_in_the_pause_of_an_outage_are_let_go_when_the_proxy_stops() -> None:
+    receiver = Receiver()
+    call = receiver.receive()
+    receiver.pop().fail(ConnectionLost("gone"))
+    receiver.calls.release()
+    assert refusal(call) == pb.MESSAGE_NOT_FOUND
+    receiver.wait()
 
 
 def test_a_client_that_leaves_during_an_outage_is_forgotten() -> None:
@@ -296,6 +371,74 @@ def test_messages_for_a_client_that_has_gone_are_given_back() -> None:
     retried = record(5, 0, POP_CK=f"5 {POP_MS} 30000 0 1 {BROKER} 0 5")
     pop.answer(fields=fields(), body=record(70) + record(71) + retried)
     assert given_back(receiver.link) == ["orders 70", "orders 71", "%RETRY%g_orders 5"]
+
+
+def return_of_one(receiver: Receiver) -> BrokerRequest:
+    """Begin the return of a message, and return the request."""
+    call = receiver.receive()
+    pop = receiver.pop()
+    call.cancel()
+    receiver.link.take()
+    pop.answer(fields=fields(), body=record(70))
+    [request] = receiver.link.take()
+    return request
+
+
+@pytest.mark.parametrize("code", [None, Response.SYSTEM_BUSY, Response.SERVICE_NOT_AVAILABLE])
+def test_a_return_that_fails_is_tried_again_until_the_broker_accepts_it(code: int | None) -> None:
+    receiver = Receiver()
+    request = return_of_one(receiver)
+    pauses = []
+    for _ in range(6):
+        request.fail(ConnectionLost("gone")) if code is None else request.answer(code)
+        pauses.append(receiver.wait())
+        [again] = receiver.link.take()
+        assert (again.broker, again.code, again.fields) == (BROKER, request.code, request.fields)
+        request = again
+    assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
+    request.answer()
+    assert not receiver.later
+    statistics = receiver.returned.statistics()
+    assert (statistics["returned_messages"], statistics["retried_returns"], statistics["dropped_returns"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("code", [Response.NO_MESSAGE, Response.SYSTEM_ERROR, Response.SUCCESS])
+def test_a_return_that_another_try_cannot_help_is_not_repeated(code: int) -> None:
+    receiver = Receiver()
+    return_of_one(receiver).answer(code)
+    assert not receiver.later
+
+
+def test_returns_are_given_up_when_the_time_for_them_is_over() -> None:
+    receiver = Receiver(return_timeout=Duration(10_000))
+    request = return_of_one(receiver)
+    while True:
+        request.fail(RequestTimedOut("late"))
+        if not receiver.later:
+            break
+        receiver.wait()
+        [request] = receiver.link.take()
+    assert 5 <= receiver.now_s <= 10
+    assert receiver.returned.statistics()["dropped_returns"] == 1
+
+
+def test_no_more_returns_than_the_limit_wait_for_another_try() -> None:
+    receiver = Receiver(max_returns=2)
+    for _ in range(3):
+        return_of_one(receiver).fail(ConnectionLost("gone"))
+    statistics = receiver.returned.statistics()
+    assert (len(receiver.later), statistics["retried_returns"], statistics["dropped_returns"]) == (2, 2, 1)
+
+
+def test_the_report_of_a_lost_answer_is_tried_again() -> None:
+    receiver = Receiver()
+    [then] = leased_answer(receiver).when_read
+    then(False)
+    [request] = receiver.link.take()
+    request.fail(ConnectionLost("gone"))
+    receiver.wait()
+    [again] = receiver.link.take()
+    assert (again.code, again.fields) == (Request.LOST_ANSWER, request.fields)
 
 
 LARGE = bytes(40_000)

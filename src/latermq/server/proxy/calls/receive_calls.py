@@ -1,6 +1,7 @@
 """ReceiveMessage: a pop at a broker that may wait, and its messages as a stream of answers.
 
-Messages that cannot be handed over, because the client has gone or reads too slowly, are returned at once.
+Messages that cannot be handed over, because the client has gone or reads too slowly, are returned at once. An error
+that may be over soon, such as a broker that is away, is answered after a pause: most clients receive again at once.
 """
 
 from collections.abc import Callable, Iterable
@@ -8,10 +9,10 @@ from functools import partial
 
 import structlog
 
-from latermq.client.session.failures import ConnectionLost
+from latermq.client.session.failures import RequestTimedOut
 from latermq.clock import Clock
 from latermq.config import Config
-from latermq.errors import LaterMQError
+from latermq.errors import LaterMQError, PollingFull
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.checked_names import check_group_name, check_topic_name
 from latermq.protocol.messaging.popped_messages import PoppedMessages, PopReply
@@ -20,6 +21,7 @@ from latermq.protocol.messaging.resources import full_name
 from latermq.protocol.messaging.times import duration_ms, set_timestamp
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
+from latermq.server.http2.calls import Call
 from latermq.server.proxy.brokers.broker_link import BrokerLink, error_of, header_of
 from latermq.server.proxy.calls.call_table import CallEndpoint, Exchange, on_group
 from latermq.server.proxy.calls.returned_messages import ReturnedMessages
@@ -34,7 +36,6 @@ MAX_POLL_MS = 240_000  # what brokers allow
 DEADLINE_MARGIN_MS = 1_500
 # In the header of a pop. A header that exceeds a broker's limit would end the connection, which all clients share.
 MAX_EXPRESSION_CHARS, MAX_ATTEMPT_ID_CHARS = 4_096, 1_024
-OUTAGE_PAUSE_S = 1.0  # before the answer that the broker is not reachable: most clients receive again at once
 _CHUNK_BYTES = 64 * 1024  # of records, between two looks at whether the client reads them
 _EMPTY = (Response.PULL_NOT_FOUND, Response.POLLING_TIMEOUT)
 _START = pb.ReceiveMessageResponse(status=OK).SerializeToString()
@@ -51,6 +52,15 @@ def stream_failure(status: pb.Status, now_ms: int) -> Iterable[pb.ReceiveMessage
     end = pb.ReceiveMessageResponse()
     set_timestamp(end.delivery_timestamp, now_ms)
     return (pb.ReceiveMessageResponse(status=status), end)
+
+
+class UnknownBroker(CallRefused):
+    """The named broker is not registered. It may have been removed, or have just joined."""
+
+    retriable = True
+
+    def __init__(self, broker: str) -> None:
+        super().__init__(pb.BAD_REQUEST, f"broker {broker[:80]!r} is not registered", hint="Query the assignment again")
 
 
 class ReceiveCalls:
@@ -77,6 +87,7 @@ class ReceiveCalls:
         self._default_poll_ms = config.proxy.poll_timeout
         self._broker_timeout_ms = config.proxy.broker_timeout
         self._max_unsent_bytes = config.proxy.max_unsent
+        self._outage_pause_ms = config.proxy.outage_pause
         self._waiting: dict[_Receive, None] = {}
         self.unsent_bytes = 0  # of messages whose clients read slowly
         self._is_stopping = False
@@ -109,10 +120,6 @@ class ReceiveCalls:
         check_group_name(group)
         check_topic_name(topic)
         broker = request.message_queue.broker.name
-        if not self._link.is_known(broker):
-            raise CallRefused(
-                pb.BAD_REQUEST, f"broker {broker[:80]!r} is not registered", hint="Query the assignment again"
-            )
         poll_ms = self._poll_ms(exchange, request)
         fields = {
             "consumerGroup": group,
@@ -143,9 +150,14 @@ class ReceiveCalls:
             fields["lease"] = exchange.client_id
         if request.attempt_id:
             fields["attemptId"] = request.attempt_id
-        receive = _Receive(self, exchange, group, request.message_queue.topic, broker, request.auto_renew)
+        receive = _Receive(self, exchange, group, request.message_queue.topic, broker, request.auto_renew, poll_ms)
         if self._is_stopping:
             receive.release()
+            return
+        if not self._link.is_known(broker):
+            self._waiting[receive] = None
+            exchange.call.on_cancel = receive.cancel
+            receive.on_response(UnknownBroker(broker))
             return
         # Before the pop: the broker must know a client that holds messages, even if the proxy has just started.
         self._see(exchange.client_id, group, exchange.peer)
@@ -158,16 +170,16 @@ class ReceiveCalls:
 
     def _poll_ms(self, exchange: Exchange, request: pb.ReceiveMessageRequest) -> int:
         """Return how long to wait for messages: as long as the client asks, but not up to its deadline."""
-        deadline_s = exchange.call.deadline_s
-        longest_ms = MAX_POLL_MS
-        if deadline_s is not None:
-            left_ms = max(0, int((deadline_s - exchange.call.connection.now_s()) * 1000))
-            longest_ms = min(longest_ms, left_ms - min(DEADLINE_MARGIN_MS, left_ms // 3))
+        longest_ms = _longest_ms(exchange.call)
         if request.HasField("long_polling_timeout"):
             return max(0, min(duration_ms(request.long_polling_timeout), longest_ms))
-        return longest_ms if deadline_s is not None else self._default_poll_ms
+        return longest_ms if exchange.call.deadline_s is not None else self._default_poll_ms
 
     # For the receives
+
+    def outage_pause_ms(self, call: Call, poll_ms: int) -> int:
+        """Return how long to wait before an error that may be over soon: not longer than the client waits."""
+        return min(self._outage_pause_ms, poll_ms, _longest_ms(call))
 
     def cancel_pop(self, broker: str, opaque: int) -> None:
         """Let the broker answer a waiting pop. If it has found messages meanwhile, they are returned."""
@@ -194,6 +206,7 @@ class _Receive:
         "_is_leased",
         "_name",
         "_namespace",
+        "_poll_ms",
         "_popped",
         "_unsent_bytes",
         "is_answered",
@@ -201,8 +214,9 @@ class _Receive:
     )
 
     def __init__(
-        self, calls: ReceiveCalls, exchange: Exchange, group: str, topic: pb.Resource, broker: str, is_leased: bool
-    ) -> None:
+        self, calls: ReceiveCalls, exchange: Exchange, group: str, topic: pb.Resource, broker: str, is_leased: bool,
+        poll_ms: int,
+    ) -> None:  # fmt: skip
         self._calls = calls
         self._exchange = exchange
         self._group = group
@@ -210,6 +224,7 @@ class _Receive:
         self._name, self._namespace = topic.name, topic.resource_namespace
         self._broker = broker
         self._is_leased = is_leased
+        self._poll_ms = poll_ms
         self._popped: PoppedMessages | None = None
         self.is_answered = False  # by the broker
         self.pop_opaque = 0
@@ -219,11 +234,8 @@ class _Receive:
         self.is_answered = True
         try:
             popped = self._read(response)
-        except ConnectionLost as error:
-            self._calls.later(OUTAGE_PAUSE_S, partial(self._fail, error))
-            return
         except LaterMQError as error:
-            self._fail(error)
+            self._fail_soon(error)
             return
         call = self._exchange.call
         if popped is None:
@@ -237,6 +249,15 @@ class _Receive:
         call.send(_START)
         self._send_more()
 
+    def _fail_soon(self, error: LaterMQError) -> None:
+        # A timeout needs no further pause, and the client's own mistakes get their answer at once.
+        is_passing = error.retriable and not isinstance(error, RequestTimedOut)
+        pause_ms = self._calls.outage_pause_ms(self._exchange.call, self._poll_ms) if is_passing else 0
+        if pause_ms > 0:
+            self._calls.later(pause_ms / 1000, partial(self._fail, error))
+        else:
+            self._fail(error)
+
     def _fail(self, error: LaterMQError) -> None:
         if self._exchange.call.is_open:
             self._calls.ended(self)
@@ -248,7 +269,7 @@ class _Receive:
         if response.code in _EMPTY or (not response.code and not response.body):
             return None
         if response.code == Response.POLLING_FULL:
-            raise CallRefused(pb.TOO_MANY_REQUESTS, response.remark or "too many consumers wait for messages")
+            raise PollingFull(response.remark or "too many consumers wait for messages")
         if response.code:
             raise error_of(response)
         topic = pb.Resource(resource_namespace=self._namespace, name=self._name)
@@ -340,6 +361,14 @@ class _Receive:
         set_timestamp(end.delivery_timestamp, self._calls.now_ms())
         self._exchange.call.send(end.SerializeToString())
         self._exchange.call.end()
+
+
+def _longest_ms(call: Call) -> int:
+    """Return how long an answer may take, so that it arrives before the deadline of its call."""
+    if call.deadline_s is None:
+        return MAX_POLL_MS
+    left_ms = max(0, int((call.deadline_s - call.connection.now_s()) * 1000))
+    return min(MAX_POLL_MS, left_ms - min(DEADLINE_MARGIN_MS, left_ms // 3))
 
 
 def _invisible_ms(request: pb.ReceiveMessageRequest) -> int:
