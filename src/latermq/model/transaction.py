@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+# How a transaction stands: in the record that ends it, and for proxies that ask.
+OPEN, COMMITTED, ROLLED_BACK, GIVEN_UP = "open", "committed", "rolled back", "given up"
+
 
 class Decision(Enum):
     """What a producer has decided."""

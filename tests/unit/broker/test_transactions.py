@@ -50,6 +50,21 @@ def killed(disk: MemoryDisk, clock: SimulatedClock) -> Broker:
     return open_broker(disk.after_process_crash(), clock)
 
 
+def state_of(broker: Broker, key: str, group: str = GROUP, topic: str = "") -> str:
+    return broker.decisions.state_of(EndTransaction(group, Decision.UNKNOWN, None, None, key, topic))
+
+
+def test_a_proxy_learns_how_a_transaction_stands(broker: Broker, disk: MemoryDisk, clock: SimulatedClock) -> None:
+    commit(broker, send_half(broker, b"one"))
+    roll_back(broker, send_half(broker, b"two"))
+    send_half(broker, b"three")
+    for known in (broker, killed(disk, clock)):
+        assert [state_of(known, key) for key in ("one", "two", "three", "four")] == [
+            "committed", "rolled back", "open", "",
+        ]  # fmt: skip
+        assert state_of(known, "one", group="others") == state_of(known, "three", topic="other") == ""
+
+
 # Halves
 
 

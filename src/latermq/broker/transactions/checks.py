@@ -7,7 +7,7 @@ from latermq.broker.tables.topics import Topics
 from latermq.clock import Clock
 from latermq.errors import IllegalMessage, ServiceUnavailable
 from latermq.group.members import Channel, Members
-from latermq.group.transactions.half_topic import GIVEN_UP, HalfTopic
+from latermq.group.transactions.half_topic import HalfTopic
 from latermq.group.transactions.open_halves import Half, OpenHalves
 from latermq.message.ids import pack_host
 from latermq.message.names import TRANSACTION_CHECK_TOPIC
@@ -15,7 +15,7 @@ from latermq.message.properties import encode_properties
 from latermq.message.record import Message
 from latermq.message.record_fields import SYSFLAG_FROM_SENDER
 from latermq.model.topic import READ, Topic
-from latermq.model.transaction import TransactionTallies
+from latermq.model.transaction import GIVEN_UP, TransactionTallies
 from latermq.store.log_reader import LogReader
 from latermq.store.log_writer import Draft
 

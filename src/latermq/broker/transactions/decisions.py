@@ -7,7 +7,7 @@ from latermq.broker.messages.writer import MessageWriter
 from latermq.broker.timers.destinations import Destinations
 from latermq.clock import Clock
 from latermq.errors import IllegalOperation, TopicNotFound, TransactionNotFound
-from latermq.group.transactions.half_topic import COMMITTED, GIVEN_UP, ROLLED_BACK, HalfTopic
+from latermq.group.transactions.half_topic import HalfTopic
 from latermq.group.transactions.open_halves import MAX_SAME_KEY, Half, OpenHalves, reference_to
 from latermq.message.half import final_properties, real_queue_id
 from latermq.message.ids import pack_host
@@ -15,7 +15,15 @@ from latermq.message.names import HALF_TOPIC, TIMER_TOPIC, TRANSACTION_CHECK_TOP
 from latermq.message.properties import PRODUCER_GROUP, REAL_TOPIC, UNIQUE_KEY
 from latermq.message.record import Message
 from latermq.message.record_fields import SYSFLAG_COMMITTED, SYSFLAG_FROM_SENDER
-from latermq.model.transaction import Decision, EndTransaction, TransactionTallies
+from latermq.model.transaction import (
+    COMMITTED,
+    GIVEN_UP,
+    OPEN,
+    ROLLED_BACK,
+    Decision,
+    EndTransaction,
+    TransactionTallies,
+)
 from latermq.store.log_reader import LogReader
 from latermq.store.log_writer import Draft, LogWriter
 from latermq.timer.admission import Wait
@@ -54,6 +62,13 @@ class Decisions:
         if half is not None:
             return {half.topic}
         return {message.properties.get(REAL_TOPIC, "") for message in self._ended_halves(request)}
+
+    def state_of(self, request: EndTransaction) -> str:
+        """Return how the transaction stands that a request names by its key; empty if it is not known here."""
+        if self._open_half(request) is not None:
+            return OPEN
+        ended = self._ended_halves(request)
+        return self._common_ending(ended) if ended else ""
 
     def end(self, request: EndTransaction) -> int:
         """End a half; return the log offset up to which the log must be flushed for this to be safe."""
@@ -146,8 +161,7 @@ class Decisions:
                 hint="It may have left the log; use the offsets of the reply to the send",
             )
         self._check_group(ended[0].properties.get(PRODUCER_GROUP, ""), request)
-        endings = [self._ending(message) for message in ended]
-        ending = COMMITTED if COMMITTED in endings else endings[0]
+        ending = self._common_ending(ended)
         is_repeated = ending == COMMITTED if request.decision is Decision.COMMIT else ending != COMMITTED
         if not is_repeated:
             hint = f"The message is in {TRANSACTION_CHECK_TOPIC}" if ending == GIVEN_UP else ""
@@ -172,6 +186,11 @@ class Decisions:
             ):
                 found.append(message)
         return found
+
+    def _common_ending(self, ended: list[Message]) -> str:
+        """Return how halves with one key ended: at most one of them is committed."""
+        endings = [self._ending(message) for message in ended]
+        return COMMITTED if COMMITTED in endings else endings[0]
 
     def _ending(self, half: Message) -> str:
         """Return how a half ended. Records of RocketMQ's broker do not say so, but its final messages name the half."""

@@ -21,6 +21,7 @@ from latermq.message.properties import (
     find_property,
 )
 from latermq.message.record import decode_record, record_properties, record_store_timestamp_ms
+from latermq.model.transaction import COMMITTED, ROLLED_BACK
 from latermq.store.checkpoint import PATH, Checkpoint
 from latermq.store.commit_log import CommitLog
 from latermq.store.log_writer import Appended, Draft
@@ -34,7 +35,6 @@ FIELD = "transactions"
 _OP_TAG = "d"  # Apache's tag for halves that have ended
 _READ_AT_ONCE = 1_024
 _MAX_HITS = 100  # of a search in the key index, which may return other records with the same hash
-COMMITTED, ROLLED_BACK, GIVEN_UP = "committed", "rolled back", "given up"  # how a half ended, in its op record
 
 
 class Ends(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from latermq.broker.transactions.decisions import Decisions
 from latermq.group.members import Channel
 from latermq.message.record import Message
+from latermq.model.transaction import Decision
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.transactions import EndTransactionHeader, encode_check, read_end
@@ -28,9 +29,12 @@ class TransactionRequests:
         return [Endpoint(Request.END_TRANSACTION, self._end, end, EndTransactionHeader, stores=True)]
 
     def _end(self, connection: Connection, command: Command, header: EndTransactionHeader) -> bytes | None:
+        request = read_end(header)
+        if request.decision is Decision.UNKNOWN and request.physical_offset is None:
+            return encode_response(command, fields={"state": self._decisions.state_of(request)})
         if self._flush_queue.is_sync:
             self._flush_queue.check_room()
-        end_offset = self._decisions.end(read_end(header))
+        end_offset = self._decisions.end(request)
         reply = encode_response(command)
         return self._flush_queue.reply_at(end_offset, connection, command, reply) if end_offset else reply
 

@@ -1,4 +1,4 @@
-"""EndTransaction: all brokers of a topic are asked, because any may hold the half message."""
+"""EndTransaction: all brokers of a topic are asked, because any may hold the half message, and one of them commits."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from latermq.client.session.failures import ConnectFailed, NoBroker
+from latermq.client.session.failures import ConnectFailed, NoBroker, RequestTimedOut
 from latermq.errors import LaterMQError
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request, Response
@@ -54,13 +54,98 @@ def test_the_broker_finds_the_half_by_its_key(resolution: pb.TransactionResoluti
     assert code_of(call) == pb.OK
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_one_broker_that_knows_the_transaction_is_enough(first: int) -> None:
-    call, requests = Producer("a", "b").end()
-    assert [request.broker for request in requests] == ["a", "b"]
-    requests[first].answer(Response.SYSTEM_ERROR if first else 0)
-    requests[1 - first].answer(0 if first else Response.SYSTEM_ERROR)
+def answer_states(requests: list[BrokerRequest], *states: str) -> None:
+    """Let brokers say how the transaction stands. An empty text is one that does not know it."""
+    for request, state in zip(requests, states, strict=True):
+        assert (request.code, request.fields["commitOrRollback"]) == (Request.END_TRANSACTION, "0")
+        request.answer(fields={"state": state})
+
+
+def decisions(requests: list[BrokerRequest]) -> list[tuple[str, str]]:
+    return [(request.broker, request.fields["commitOrRollback"]) for request in requests]
+
+
+@pytest.mark.parametrize("states", [("open", ""), ("", "open")])
+def test_the_broker_that_has_the_half_commits_it(states: tuple[str, str]) -> None:
+    producer = Producer("a", "b")
+    call, requests = producer.end()
+    answer_states(requests, *states)
+    [commit] = producer.link.take()
+    assert decisions([commit]) == [("a" if states[0] else "b", "8")]
+    assert call.is_open
+    commit.answer()
     assert code_of(call) == pb.OK
+    assert not producer.link.take()
+
+
+def test_of_several_brokers_with_the_same_half_the_first_commits_before_the_others_roll_back() -> None:
+    producer = Producer("c", "b", "a")
+    call, requests = producer.end()
+    answer_states(requests, "open", "open", "open")
+    [commit] = producer.link.take()
+    assert decisions([commit]) == [("a", "8")]
+    commit.answer()
+    assert code_of(call) == pb.OK
+    assert decisions(producer.link.take()) == [("b", "12"), ("c", "12")]
+
+
+def test_a_half_that_another_broker_has_committed_is_rolled_back() -> None:
+    producer = Producer("a", "b")
+    call, requests = producer.end(source=pb.SOURCE_SERVER_CHECK)
+    answer_states(requests, "open", "committed")
+    assert code_of(call) == pb.OK
+    assert decisions(producer.link.take()) == [("a", "12")]
+
+
+@pytest.mark.parametrize("states", [("committed", "rolled back"), ("committed", ""), ("", "committed")])
+def test_a_repeated_commit_succeeds(states: tuple[str, str]) -> None:
+    producer = Producer("a", "b")
+    call, requests = producer.end()
+    answer_states(requests, *states)
+    assert code_of(call) == pb.OK
+    assert not producer.link.take()
+
+
+@pytest.mark.parametrize("ending", ["rolled back", "given up"])
+def test_a_commit_of_a_transaction_that_has_ended_otherwise_is_refused(ending: str) -> None:
+    call, requests = Producer("a", "b").end()
+    answer_states(requests, "", ending)
+    [answer] = call.read(pb.EndTransactionResponse)
+    assert answer.status.code == pb.INVALID_TRANSACTION_ID
+    assert ending in answer.status.message
+
+
+def test_after_a_commit_without_an_answer_no_other_broker_commits() -> None:
+    producer = Producer("a", "b")
+    call, requests = producer.end()
+    answer_states(requests, "open", "open")
+    [commit] = producer.link.take()
+    commit.fail(RequestTimedOut("late"))
+    assert code_of(call) == pb.PROXY_TIMEOUT
+    assert not producer.link.take()
+
+
+def test_a_rollback_goes_to_all_brokers_and_fails_if_one_has_committed() -> None:
+    call, requests = Producer("a", "b").end(pb.ROLLBACK)
+    assert decisions(requests) == [("a", "12"), ("b", "12")]
+    requests[0].answer()
+    assert call.is_open
+    requests[1].answer(Response.ILLEGAL_OPERATION, remark="it was committed")
+    assert code_of(call) == pb.INVALID_TRANSACTION_ID
+    call, requests = Producer("a", "b").end(pb.ROLLBACK)
+    requests[0].answer(Response.SYSTEM_ERROR)
+    requests[1].answer()
+    assert code_of(call) == pb.OK
+
+
+def test_a_check_asks_brokers_outside_of_the_route_too() -> None:
+    producer = Producer("b", "c")
+    producer.link.brokers.append("a")
+    call, requests = producer.end(source=pb.SOURCE_SERVER_CHECK)
+    assert [request.broker for request in requests] == ["a", "b", "c"]
+    answer_states(requests, "committed", "open", "")
+    assert code_of(call) == pb.OK
+    assert decisions(producer.link.take()) == [("b", "12")]
 
 
 def test_the_answer_says_why_a_transaction_did_not_end() -> None:
@@ -76,15 +161,12 @@ def test_the_answer_says_why_a_transaction_did_not_end() -> None:
     assert code_of(call) == pb.TOO_MANY_REQUESTS
 
 
+@pytest.mark.parametrize("state", ["", "rolled back"])
 @pytest.mark.parametrize("first", [0, 1])
-def test_while_a_broker_is_away_the_transaction_may_be_there(first: int) -> None:
+def test_while_a_broker_is_away_the_transaction_may_be_there(first: int, state: str) -> None:
     call, requests = Producer("a", "b").end()
-    if first == 0:
-        requests[0].fail(ConnectFailed("down"))
-        requests[1].answer(Response.SYSTEM_ERROR)
-    else:
-        requests[1].answer(Response.SYSTEM_ERROR)
-        requests[0].fail(ConnectFailed("down"))
+    requests[first].fail(ConnectFailed("down"))
+    requests[1 - first].answer(fields={"state": state})
     assert code_of(call) == pb.INTERNAL_SERVER_ERROR  # which clients try again
 
 
@@ -121,12 +203,14 @@ def test_a_broker_that_has_left_the_route_is_asked_when_no_other_knows_the_trans
     producer = Producer("a", "b")
     producer.link.brokers.append("restarting")
     call, requests = producer.end()
-    for request in requests:
-        request.answer(Response.SYSTEM_ERROR)
+    answer_states(requests, "", "")
     [last] = producer.link.take()
     assert (last.broker, last.fields) == ("restarting", requests[0].fields)
     if error is None:
-        last.answer()
+        answer_states([last], "open")
+        [commit] = producer.link.take()
+        assert decisions([commit]) == [("restarting", "8")]
+        commit.answer()
     else:
         last.fail(error)
     assert code_of(call) == code
