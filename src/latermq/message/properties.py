@@ -45,6 +45,7 @@ OWN_PREFIX = "LMQ_"
 DUE_MS = "LMQ_DUE_MS"
 TIMER_ID = "LMQ_TIMER_ID"  # in renewals and moves: the entry that first scheduled the timer
 MOVE = "LMQ_MOVE"
+TAKES = "LMQ_TAKES"  # in cancels and moves: the due times of the entries that they end (takes.py)
 CUT = "LMQ_CUT"  # in a cut: its number and times
 TOPIC_DELETED = "LMQ_TOPIC_DELETED"  # in the record that marks a topic's deletion: its earlier messages are gone
 DEAD_LETTER_REASON = "LMQ_DEAD_REASON"

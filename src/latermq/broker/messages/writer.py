@@ -8,7 +8,7 @@ from latermq.broker.messages.limits import MAX_TIMER_PROPERTIES_BYTES, MessageLi
 from latermq.broker.messages.long_polling import WaitingPulls
 from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.tables.writable_topics import WritableTopics
-from latermq.broker.timers.pending import PendingTimers
+from latermq.broker.timers.pending import PendingTimers, with_takes
 from latermq.clock import Clock
 from latermq.config import BrokerConfig
 from latermq.errors import IllegalMessage, InvalidParameter
@@ -210,6 +210,7 @@ class MessageWriter:
         """Store RocketMQ's own cancel message, under the first of its possible names that has timers."""
         name, effect = self._pending.plan_cancel(meanings(decode_properties(place.properties)[TIMER_DELETE_KEY], topic))
         properties = cancel_properties(place.properties, name, is_effective=effect.timer_count > 0)
+        properties = with_takes(properties, effect.takes, MAX_TIMER_PROPERTIES_BYTES)
         self.limits.check_timer(properties, 0)
         draft = draft._replace(properties=self.limits.encode_properties(properties, 0))
         (appended,) = self._log_writer.append_all([draft], now_ms)

@@ -62,6 +62,7 @@ class LostRow(NamedTuple):
     topic: str
     unique_key: str
     record: bytes
+    takes: str = ""  # of a cancel: the due times of the entries that it ends, if known
 
     @property
     def name(self) -> str:
@@ -216,7 +217,7 @@ class LostEntries:
     def _draft(self, row: LostRow) -> Draft:
         if row.kind == "cancel":
             topic = row.unique_key.partition(SEPARATOR)[0]
-            return self._pending.cancel_draft(topic, row.unique_key, row.due_ms)
+            return self._pending.cancel_draft(topic, row.unique_key, row.due_ms, row.takes)
         if waiting_name(row.record, row.entry, row.due_ms) is None:
             raise CorruptStore(
                 f"the record of entry {row.entry} in the timeline is damaged, or belongs to another entry",

@@ -16,6 +16,7 @@ from latermq.message.properties import (
     MOVE,
     REAL_QUEUE_ID,
     TAGS,
+    TAKES,
     TIMER_DELETE_KEY,
     TIMER_DELIVER_MS,
     TIMER_ID,
@@ -24,6 +25,7 @@ from latermq.message.properties import (
     encode_properties,
 )
 from latermq.message.record import decode_record
+from latermq.message.takes import encode_takes
 from latermq.message.timer_name import names_of, timer_name
 from latermq.model.timers import Density, Outcome, PendingPage, Verdict
 from latermq.store.log_reader import LogReader
@@ -59,10 +61,14 @@ class SeenTimers(NamedTuple):
 
 
 class CancelEffect(NamedTuple):
-    """The effect of a cancel or a move: the plan to apply, and the number of timers that it ends in each topic."""
+    """The effect of a cancel or a move: the plan to apply, and the number of timers that it ends in each topic.
+
+    `takes` are the due times of these timers, as the record of the cancel or the move states them.
+    """
 
     plan: CancelPlan
     counts_by_topic: Counter[str]
+    takes: str
 
     @property
     def timer_count(self) -> int:
@@ -123,7 +129,7 @@ class PendingTimers:
         rows = [(one.entry, one.due_ms, one.physical_offset if one.size else GONE, one.size) for one in timers]
         entries, dues, physical, sizes = np.array(rows, np.int64).reshape(len(timers), 4).T
         plan = self._timers.cancellations.plan(entries, dues, physical, sizes)
-        return CancelEffect(plan, Counter(one.topic for one in timers))
+        return CancelEffect(plan, Counter(one.topic for one in timers), encode_takes(dues.tolist()))
 
     def apply(self, entry: int, end_offset: int, effect: CancelEffect) -> None:
         """Apply a cancel or a move that was stored as `entry`. Nothing here can fail."""
@@ -159,16 +165,17 @@ class PendingTimers:
             return refusal
         now_ms = self._clock.now_ms()
         effect = self._effect_of(history, topic, unique_key)
-        draft = self.cancel_draft(topic, timer_name(topic, unique_key), history.due_ms)
+        draft = self.cancel_draft(topic, timer_name(topic, unique_key), history.due_ms, effect.takes)
         (appended,) = self._writer.append_all([draft], self._writer.monotonic_store_ms(TIMER_TOPIC, now_ms))
         self.apply(appended.queue_offset, appended.end_offset, effect)
         self._timers.tallies.cancelled += effect.timer_count
         self._on_changed()
         return Outcome(Verdict.CANCELLED, topic, unique_key, history.due_ms, effect.timer_count)
 
-    def cancel_draft(self, topic: str, name: str, due_ms: int) -> Draft:
+    def cancel_draft(self, topic: str, name: str, due_ms: int, takes: str) -> Draft:
         """Return the record of a cancel."""
         properties = {TIMER_DELIVER_MS: str(due_ms), TIMER_DELETE_KEY: name, UNIQUE_KEY: name, TAGS: RECALL_TAG}
+        properties |= {TAKES: takes} if takes else {}
         encoded = encode_properties(waiting_properties(properties, topic, 0, due_ms)).encode()
         return Draft(TIMER_TOPIC, 0, b"0", encoded, self._clock.now_ms(), self._store_host)
 
@@ -237,7 +244,7 @@ class PendingTimers:
         newest = _newest(history)
         assert newest is not None
         effect = self._effect_of(history, topic, unique_key)
-        draft = self._move_draft(newest, topic, due_ms, fetched)
+        draft = self._move_draft(newest, topic, due_ms, effect.takes, fetched)
         (appended,) = self._writer.append_all([draft], self._writer.monotonic_store_ms(TIMER_TOPIC, now_ms))
         self.apply(appended.queue_offset, appended.end_offset, effect)
         self._timers.pending[topic] += 1
@@ -245,19 +252,21 @@ class PendingTimers:
         self._on_changed()
         return Outcome(Verdict.MOVED, topic, unique_key, due_ms, effect.timer_count)
 
-    def _move_draft(self, current: Entry, topic: str, due_ms: int, fetched: Mapping[int, bytes]) -> Draft:
+    def _move_draft(self, current: Entry, topic: str, due_ms: int, takes: str, fetched: Mapping[int, bytes]) -> Draft:
         message = self._reader.read_message(current.physical_offset) if current.size else None
         if message is None:
             if current.entry not in fetched:
                 raise ServiceUnavailable("the record of this timer has left the log and was not fetched", hint="Retry")
             message = decode_record(fetched[current.entry])
-        properties = {name: value for name, value in message.properties.items() if name != TIMER_ROLL_TIMES}
+        properties = {
+            name: value for name, value in message.properties.items() if name not in (TIMER_ROLL_TIMES, TAKES)
+        }
         properties |= {TIMER_ID: str(current.timer_id), MOVE: "1"}
         queue_id = properties.get(REAL_QUEUE_ID, "")
         if not queue_id.isdecimal() or len(queue_id) > 9:
             raise InvalidParameter("the timer has no valid queue", hint="Cancel it; otherwise it becomes a dead letter")
         waiting = waiting_properties(properties, topic, int(queue_id), due_ms)
-        encoded = encode_properties(waiting).encode()
+        encoded = with_takes(encode_properties(waiting), takes, MAX_PROPERTIES_BYTES).encode()
         if len(encoded) > MAX_PROPERTIES_BYTES:
             raise InvalidParameter("the timer's properties are too large for a move", hint="Cancel it and send another")
         return Draft(
@@ -307,6 +316,12 @@ class PendingTimers:
     def density(self) -> Density:
         """Return how many timers are due in each of the next seconds, minutes and hours."""
         return self._pages.density(self._clock.now_ms())
+
+
+def with_takes(encoded: str, takes: str, max_bytes: int) -> str:
+    """Return the properties of a cancel or a move with the due times that it takes, unless they do not fit."""
+    longer = encoded + encode_properties({TAKES: takes}) if takes else encoded
+    return longer if len(longer.encode()) <= max_bytes else encoded
 
 
 def _refusal(history: History, topic: str, unique_key: str, seen: SeenTimers | None) -> Outcome | None:

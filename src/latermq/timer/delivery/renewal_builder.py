@@ -7,7 +7,14 @@ from latermq.errors import CorruptStore
 from latermq.message.entry_id import encode_entry_id
 from latermq.message.ids import pack_host
 from latermq.message.names import TIMER_TOPIC
-from latermq.message.properties import MAX_PROPERTIES_BYTES, MOVE, TIMER_ID, TIMER_ROLL_TIMES, encode_properties
+from latermq.message.properties import (
+    MAX_PROPERTIES_BYTES,
+    MOVE,
+    TAKES,
+    TIMER_ID,
+    TIMER_ROLL_TIMES,
+    encode_properties,
+)
 from latermq.message.record import decode_record, layout
 from latermq.message.record_writer import encode_record
 from latermq.message.timer_code import timer_code_of
@@ -36,6 +43,7 @@ def build_renewals(entries: Ints, raw: bytes, sizes: Ints, import_precision_ms: 
             continue
         properties = message.properties
         properties.pop(MOVE, None)
+        properties.pop(TAKES, None)
         properties.setdefault(TIMER_ID, str(entry))
         times = properties.get(TIMER_ROLL_TIMES, "0")
         properties[TIMER_ROLL_TIMES] = str(
