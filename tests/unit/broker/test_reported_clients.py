@@ -1,6 +1,9 @@
 """Clients that proxies report: limits of one of them do not affect the others."""
 
+import pytest
+
 from latermq.broker.broker import Broker
+from latermq.broker.pop import reported_clients
 from latermq.broker.pop.pop_request import PopRequest
 from latermq.broker.pop.reported_clients import MAX_TOPICS, ReportedClient, lease_of
 from latermq.clock import SimulatedClock
@@ -51,3 +54,56 @@ def test_the_topics_of_a_reported_group_are_bounded() -> None:
     assert group is not None
     assert len(group.members) == 2
     assert len(group.subscriptions) == MAX_TOPICS
+
+
+def members_of(broker: Broker, group: str) -> list[str]:
+    found = broker.members.consumer_group(group)
+    return list(found.members) if found is not None else []
+
+
+def test_a_client_that_said_goodbye_to_one_proxy_is_no_member_while_another_still_reports_it() -> None:
+    clock = SimulatedClock()
+    broker = open_broker(clock)
+    clients, connection = broker.reported_clients, FakeConnection("127.0.0.1:5")
+    for proxy in ("a", "b"):
+        clients.report(proxy, connection, [ReportedClient("one", "readers", ["orders"])])
+    clock.advance(1_000)
+    clients.end("readers", "one")
+    assert members_of(broker, "readers") == []
+    for _ in range(8):  # the other proxy has heard nothing since then
+        clock.advance(5_000)
+        idle_ms = clock.now_ms() - SimulatedClock().now_ms()
+        assert clients.report("a", connection, [ReportedClient("one", "readers", ["orders"], idle_ms=idle_ms)]) == set()
+        assert members_of(broker, "readers") == []
+
+
+def test_a_client_that_starts_again_after_its_goodbye_is_a_member_at_once() -> None:
+    clock = SimulatedClock()
+    broker = open_broker(clock)
+    clients, connection = broker.reported_clients, FakeConnection("127.0.0.1:5")
+    clients.report("a", connection, [ReportedClient("one", "readers", ["orders"])])
+    clients.end("readers", "one")
+    clock.advance(1_000)
+    clients.report("a", connection, [ReportedClient("one", "readers", ["orders"], idle_ms=100)])
+    assert members_of(broker, "readers") == ["one"]
+    clock.advance(5_000)
+    clients.report("a", connection, [ReportedClient("one", "readers", ["orders"], idle_ms=5_100)])
+    assert members_of(broker, "readers") == ["one"]
+    assert clients.statistics()["goodbyes"] == 0
+
+
+def test_the_goodbyes_that_a_broker_remembers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reported_clients, "MAX_GOODBYES", 3)
+    clock = SimulatedClock()
+    broker = open_broker(clock)
+    clients, connection = broker.reported_clients, FakeConnection("127.0.0.1:5")
+    for number in range(9):
+        clients.report("a", connection, [ReportedClient(f"client-{number}", "readers", ["orders"])])
+        clients.end("readers", f"client-{number}")
+        clients.end("readers", "never-seen")
+    assert clients.statistics()["goodbyes"] == 3
+    clock.advance(int(reported_clients.GOODBYE_S * 1000) + 1)
+    for number in range(2):  # each goodbye removes an outdated one
+        clients.report("a", connection, [ReportedClient(f"late-{number}", "readers", ["orders"])])
+        clients.end("readers", f"late-{number}")
+    assert clients.statistics()["goodbyes"] == 3

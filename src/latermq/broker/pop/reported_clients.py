@@ -18,6 +18,10 @@ END_PAUSE_MS = 1_000  # after the end of a client, until its messages are visibl
 MAX_TOPICS = 256  # shown of a group whose clients proxies report: each report of a client copies them
 POPS = "CONSUME_POP"
 _MAX_PROXIES = 4  # that report the same client
+# Goodbyes to remember. A proxy that did not get the goodbye reports the client until it forgets it, at the latest after
+# `proxy.client_timeout`. If the table is full, the client is shown as a member until then.
+GOODBYE_S = 120.0
+MAX_GOODBYES = 10_000
 
 
 class ReportedChannel:
@@ -69,6 +73,7 @@ class ReportedClient:
     topics: list[str]
     language: str = ""
     version: int = 0
+    idle_ms: int = 0  # since its last call
 
 
 class _Known:
@@ -115,6 +120,7 @@ class ReportedClients:
         self._client_clock = client_clock
         self._known: dict[tuple[str, str], _Known] = {}  # (group, client id)
         self._publishers: dict[tuple[str, str], _Known] = {}  # (topic, proxy)
+        self._goodbyes: dict[tuple[str, str], float] = {}  # (group, client id) → time, the oldest first
         self._refused = 0
 
     def report(self, proxy: str, connection: Channel, clients: Iterable[ReportedClient]) -> set[str]:
@@ -125,6 +131,8 @@ class ReportedClients:
         changed, leases = set(), []
         for client in clients:
             key = client.group, client.client_id
+            if self._goodbyes and self._has_left(key, client.idle_ms):
+                continue
             leases.append(lease_of(*key))
             beat = self._heartbeat(client)
             changed |= self._join(self._known, key, proxy, ReportedChannel(connection), beat, client)
@@ -194,10 +202,30 @@ class ReportedClients:
             known.seen_s.pop(proxy, None)
             if known.last_s() >= self._client_clock.monotonic_s() - REPORT_TIMEOUT_S:
                 return set()
-        self._known.pop(key, None)
+        if self._known.pop(key, None) is not None and not proxy:
+            self._note_goodbye(key)
         changed = self._members.disconnected(known.channel) if known is not None else set()
         self._operations.end_lease(lease_of(group, client_id), self._clock.now_ms() + END_PAUSE_MS)
         return changed
+
+    def _note_goodbye(self, key: tuple[str, str]) -> None:
+        goodbyes = self._goodbyes
+        goodbyes.pop(key, None)
+        goodbyes[key] = now_s = self._client_clock.monotonic_s()
+        oldest = next(iter(goodbyes))
+        if len(goodbyes) > MAX_GOODBYES or goodbyes[oldest] < now_s - GOODBYE_S:
+            del goodbyes[oldest]
+
+    def _has_left(self, key: tuple[str, str], idle_ms: int) -> bool:
+        """Whether a client has said goodbye to one proxy after its last call at the proxy that reports it."""
+        left_s = self._goodbyes.get(key)
+        if left_s is None:
+            return False
+        now_s = self._client_clock.monotonic_s()
+        if left_s < now_s - GOODBYE_S or now_s - idle_ms / 1000 > left_s:
+            del self._goodbyes[key]  # it has started again
+            return False
+        return True
 
     def expire(self) -> set[str]:
         """Remove clients that are no longer reported. Their leases end later by themselves."""
@@ -212,5 +240,6 @@ class ReportedClients:
         return {
             "reported_clients": len(self._known),
             "reported_topics": len(self._publishers),
+            "goodbyes": len(self._goodbyes),
             "refused_reports": self._refused,
         }

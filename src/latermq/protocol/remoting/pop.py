@@ -125,6 +125,7 @@ class ReportedClientJson(Struct, kw_only=True):
     topics: list[str] = field(default_factory=list)
     language: str = "OTHER"
     version: Int32 = 0
+    idleMs: Int64 = 0  # since its last call at the proxy
 
 
 class ReportBody(Struct, kw_only=True):

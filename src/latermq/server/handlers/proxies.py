@@ -61,7 +61,8 @@ class ProxyRequests:
         for one in body.clients:
             check_group(one.group)
         clients = [
-            ReportedClient(one.clientId, one.group, one.topics, one.language, one.version) for one in body.clients
+            ReportedClient(one.clientId, one.group, one.topics, one.language, one.version, one.idleMs)
+            for one in body.clients
         ]
         changed: set[str] = set()
         work_us = 0

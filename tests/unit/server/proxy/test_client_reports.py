@@ -88,6 +88,7 @@ def test_new_consumers_are_reported_at_once_to_all_brokers() -> None:
         await until(lambda: len(reported.reported("b")) == 2)
         for broker in ("a", "b"):
             [body] = reported.link.bodies(broker, Request.REPORT_CLIENTS)
+            assert all(0 <= client.pop("idleMs") < 20_000 for client in body["clients"])
             assert body == {
                 "proxy": "proxy-1",
                 "clients": [
@@ -107,6 +108,22 @@ def test_all_consumers_are_reported_again_and_again(monkeypatch: Any) -> None:
         reported.reports.start()
         reported.consumer("c")
         await until(lambda: reported.reported("a").count("c") >= 3)
+
+    run(scenario)
+
+
+def test_reports_say_when_a_consumer_made_its_last_call_for_which_the_end_of_its_stream_does_not_count() -> None:
+    async def scenario(reported: Reported) -> None:
+        stream = reported.consumer("c")
+        [client] = reported.clients.consumers()
+        client.seen_s = client.heard_s = client.heard_s - 30.0
+        reported.clients.detach(client, stream)
+        reported.link.on_connected[0]("a")
+        await until(lambda: bool(reported.reported("a")))
+        [[found]] = [body["clients"] for body in reported.link.bodies("a", Request.REPORT_CLIENTS)]
+        assert 30_000 <= found["idleMs"] < 50_000
+        reported.clients.see("c", "g", HERE)
+        assert client.heard_s == client.seen_s
 
     run(scenario)
 

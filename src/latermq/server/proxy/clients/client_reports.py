@@ -71,6 +71,7 @@ class ClientReports:
         del self._timers["due"]
         reported: list[dict[str, object]] = []
         size_bytes = 0
+        now_s = self._loop.time()
         while self._due and size_bytes < CHUNK_BYTES:
             client = next(iter(self._due))
             del self._due[client]
@@ -83,6 +84,7 @@ class ClientReports:
                     "group": client.group,
                     "topics": client.topics,
                     "language": client.language,
+                    "idleMs": round((now_s - client.heard_s) * 1000),
                 }
             )
         topics: list[str] = []

@@ -39,13 +39,14 @@ class Stream(Protocol):
 class Client:
     """One client. Its role is unknown until it sends settings; its group may be known from a heartbeat."""
 
-    __slots__ = ("client_id", "group", "language", "network", "seen_s", "size_bytes", "streams", "topics")
+    __slots__ = ("client_id", "group", "heard_s", "language", "network", "seen_s", "size_bytes", "streams", "topics")
 
     def __init__(self, client_id: str, group: str, network: str, now_s: float) -> None:
         self.client_id = client_id
         self.group = group
         self.network = network
         self.seen_s = now_s
+        self.heard_s = now_s  # of its last call; the end of its stream does not count, which may follow a goodbye
         self.topics: tuple[str, ...] = ()
         self.language = "OTHER"
         self.size_bytes = _NO_ROLE_BYTES
@@ -88,7 +89,7 @@ class Clients:
             if group:
                 self.on_new_consumer(client)
             return client
-        client.seen_s = self._now_s()
+        client.seen_s = client.heard_s = self._now_s()
         self._order_of(client).move_to_end(client.key)
         return client
 
