@@ -27,7 +27,7 @@ from latermq.store.checkpoint import PATH as CHECKPOINT
 from latermq.store.files.memory_disk import MemoryDisk, SimulatedCrash
 from latermq.store.log_writer import Draft
 from latermq.store.message_store import MessageStore
-from tests.support.faults.naive_pop import HOLD_MS, Key, NaivePop, NaiveQueue
+from tests.support.faults.naive_pop import HOLD_MS, LEASE_MS, Key, NaivePop, NaiveQueue
 from tests.support.faults.seeds import run_seeds
 from tests.support.needs import LONG
 from tests.support.stores import HOST, SMALL
@@ -326,14 +326,17 @@ class Life:
             self._world.is_exact = False
 
     def _lease(self) -> None:
-        lease, now_ms = self._chance.choice(LEASES), self._clock.now_ms()
-        if self._chance.random() < 0.7:
+        lease, now_ms, kind = self._chance.choice(LEASES), self._clock.now_ms(), self._chance.random()
+        if kind < 0.5:
             self.operations.renew([lease], now_ms)
             self.model.renew(lease, now_ms)
+        elif kind < 0.6:
+            self.operations.end_lease(lease, now_ms + 1_000)
+            self.model.end_lease(lease, now_ms + 1_000)
         else:
-            since_ms = self._chance.choice((0, now_ms - self._chance.randint(0, 60_000)))
-            self.operations.end_lease(lease, now_ms + 1_000, since_ms)
-            self.model.end_lease(lease, now_ms + 1_000, since_ms)
+            held = {held.pop_ms for held in self.model.leased(lease)}
+            lost = {pop_ms for pop_ms in held if self._chance.random() < 0.5} | {12_345}
+            assert self.operations.lose(lease, lost, now_ms) == self.model.lose(lease, lost, now_ms + LEASE_MS)
 
     def _remove_group(self) -> None:
         if self._chance.random() < 0.04:

@@ -2,21 +2,24 @@
 
 Consumers know only what was answered, and an answer exists only after its journal record. No acknowledged message
 comes back, no message comes back before its time or is lost, each has one dead letter at most, and a queue in order
-stays in order. A crash of the machine may undo what was not flushed, so after one a message may come twice.
+stays in order. A client that lives does not hold messages of a lost answer longer than a lease. A crash
+of the machine may undo what was not flushed, so after one a message may come twice.
 Every run is a seed. A failing one is named and replays exactly: `live(SEED)`.
 """
 
 import contextlib
 from collections import Counter
+from collections.abc import Container
 from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 
 from latermq.broker.broker import Broker
+from latermq.broker.pop.acknowledgements import Place
 from latermq.clock import SimulatedClock
 from latermq.errors import LaterMQError, StoreError
-from latermq.group.pop.operations import Outcome
+from latermq.group.pop.operations import HANDOVER_MS, LEASE_MS, Outcome
 from latermq.model.group import Group
 from latermq.model.topic import Topic
 from latermq.store.files.memory_disk import MemoryDisk, SimulatedCrash
@@ -33,6 +36,7 @@ GROUPS = ("shop", "ledger")
 IN_ORDER = "ledger"
 MAX_RETRIES = 3
 INVISIBLE_MS = (0, 1_000, 60_000)
+CLIENTS = (7, 8)  # their leases
 
 
 @dataclass
@@ -45,6 +49,9 @@ class World:
     held: dict[tuple[str, bytes], tuple[Held, int]] = field(default_factory=dict)  # and when it is visible
     is_exact: bool = True  # no crash of the machine yet
     latest_ms: int = 0  # the clock may step back after a message has become visible
+    leased: dict[Place, int] = field(default_factory=dict)
+    lost: dict[Place, int] = field(default_factory=dict)  # messages of lost answers, and the latest visible time
+    unsure: set[Place] = field(default_factory=set)  # of these, those whose loss is not journalled
 
 
 class Life:
@@ -60,6 +67,17 @@ class Life:
             for name in GROUPS:
                 self.broker.groups.put(Group(name=name, is_ordered=name == IN_ORDER, max_retries=MAX_RETRIES))
             self.broker.tables.save()
+        world.latest_ms = max(world.latest_ms, clock.now_ms())
+        world.lost |= dict.fromkeys(world.unsure & world.lost.keys(), clock.now_ms() + LEASE_MS)
+        self._expect_after_lease(world.leased)
+        self._check_lost()
+
+    def _expect_after_lease(self, places: Container[Place]) -> None:
+        """Expect messages after the time of a lease from now on. The clock may have stepped back since the pop."""
+        until_ms, held = self._clock.now_ms() + LEASE_MS, self._world.held
+        for key, (one, visible_ms) in held.items():
+            if one.place in places:
+                held[key] = one, min(visible_ms, until_ms)
 
     def work(self) -> None:
         steps = (
@@ -69,6 +87,7 @@ class Life:
             self._ack,
             self._ack,
             self._change,
+            self._lose,
             self._expire,
             self._wait,
             self._save,
@@ -88,6 +107,7 @@ class Life:
         self._clock.advance(self._chance.choice((1, 500, 1_000, 61_000)))
         if self._chance.random() < 0.1:
             self._clock.step(self._chance.choice((-3_000, 2_000)))
+        self.broker.pop_operations.renew(CLIENTS, self._clock.now_ms())
 
     def _save(self) -> None:
         with contextlib.suppress(LaterMQError):
@@ -99,18 +119,53 @@ class Life:
     def _expire(self) -> None:
         self._world.latest_ms = max(self._world.latest_ms, self._clock.now_ms())
         self.broker.pop_expiry.run()
+        self._check_lost()
+
+    def _check_lost(self) -> None:
+        """No live client holds a message that it may not have got, also after a crash."""
+        operations, rows = self.broker.pop_operations, self.broker.in_flight.rows
+        for place, latest_ms in self._world.lost.items():
+            queue = operations.find(*place[:3])
+            row = self.broker.in_flight.locate(queue, place.offset) if queue is not None else -1
+            if row >= 0 and rows.pop_ms[row] == place.pop_ms:
+                assert not rows.lease[row], f"{place} is held by a client that may not have it"
+                assert rows.visible_ms[row] <= latest_ms, f"{place} is held for too long"
+
+    def _lose(self) -> None:
+        """Lose the last answers of a client that lives. They are on their way for a moment only."""
+        world, now_ms, client = self._world, self._clock.now_ms(), self._chance.choice(CLIENTS)
+        lost = {
+            place
+            for place, lease in world.leased.items()
+            if lease == client and place.pop_ms >= max(now_ms, self.broker.in_flight.last_pop_ms) - HANDOVER_MS
+        }
+        self.broker.pop_operations.lose(client, {place.pop_ms for place in lost}, now_ms)
+        world.latest_ms = max(
+            world.latest_ms, now_ms
+        )  # some of it was lost by the start, before the clock stepped back
+        world.lost = dict.fromkeys(lost, world.latest_ms + LEASE_MS) | world.lost
+        world.unsure |= lost
+        self._expect_after_lease(lost)
+        if self.broker.pop_positions.try_commit() is None:
+            world.unsure -= lost
 
     def _pop(self) -> None:
         group, chance = self._chance.choice(GROUPS), self._chance
         self._world.latest_ms = max(self._world.latest_ms, self._clock.now_ms())
-        invisible_ms = chance.choice(INVISIBLE_MS)
+        lease = chance.choice((0, *CLIENTS))
+        invisible_ms = LEASE_MS if lease else chance.choice(INVISIBLE_MS)
         try:
             popped = pop(
                 self.broker, group=group, count=chance.choice((1, 8, 32)), invisible_ms=invisible_ms,
-                attempt=chance.choice(("", "a", "b")),
+                attempt=chance.choice(("", "a", "b")), lease=lease,
             )  # fmt: skip
         except StoreError:
-            return  # not answered: the messages come back by themselves
+            # Not answered: the messages come back by themselves. The same attempt may have made older handles stale.
+            own = {key: held for key, (held, _) in self._world.held.items() if key[0] == group == IN_ORDER}
+            self._world.held |= {key: (held, 0) for key, held in own.items()}
+            return
+        if lease:
+            self._world.leased |= dict.fromkeys([one.place for one in popped], lease)
         self.deliver(group, popped, self._clock.now_ms() + invisible_ms)
 
     def deliver(self, group: str, popped: list[Held], visible_ms: int) -> None:
@@ -173,6 +228,8 @@ class Life:
         if found is None or found[0] in self._world.acked:
             return
         key, held, _ = found
+        for places in (self._world.leased, self._world.lost):
+            places.pop(held.place, None)  # a change shows that the message arrived
         invisible_ms = self._chance.choice(INVISIBLE_MS)
         try:
             changed = change(self.broker, held, invisible_ms, is_suspended=self._chance.random() < 0.3)
@@ -242,6 +299,7 @@ def end_life(broker: Broker, disk: MemoryDisk, clock: SimulatedClock, chance: Ra
                 broker.close()
         return disk.after_process_crash()
     world.is_exact = False
+    world.unsure |= world.lost.keys()
     clock.advance(10_000)  # a machine takes time to start, so no new handle has the pop time of a lost one
     return disk.after_machine_crash(chance)
 

@@ -1,5 +1,6 @@
 """What POP consumption must do, in the plainest way: one entry per message, searched from end to end."""
 
+from collections.abc import Container
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -131,9 +132,14 @@ class NaivePop:
         if lease and self.leased(lease):
             self.leases[lease] = max(now_ms + LEASE_MS, self.leases.get(lease, 0))
 
-    def end_lease(self, lease: int, visible_ms: int, since_ms: int = 0) -> None:
-        for held in [held for held in self.leased(lease) if held.pop_ms >= since_ms]:
+    def end_lease(self, lease: int, visible_ms: int) -> None:
+        self.lose(lease, {held.pop_ms for held in self.leased(lease)}, visible_ms)
+
+    def lose(self, lease: int, pop_times_ms: Container[int], visible_ms: int) -> int:
+        lost = [held for held in self.leased(lease) if held.pop_ms in pop_times_ms]
+        for held in lost:
             held.lease, held.visible_ms = 0, min(held.visible_ms, visible_ms)
+        return len({held.pop_ms for held in lost})
 
     def pass_time(self, now_ms: int) -> None:
         for lease in [lease for lease, until_ms in self.leases.items() if until_ms <= now_ms]:
@@ -152,7 +158,7 @@ class NaivePop:
         leases = {held.lease for queue in self.queues.values() for held in queue.held.values()} - {0}
         self.leases = dict.fromkeys(leases, now_ms + LEASE_MS)
         for lease in leases:
-            self.end_lease(lease, now_ms + LEASE_MS, in_doubt_since_ms)
+            self.lose(lease, range(in_doubt_since_ms, 1 << 62), now_ms + LEASE_MS)
 
     def compare(self, operations: PopOperations) -> None:
         """Fail unless the table is in this state, message by message."""

@@ -55,7 +55,11 @@ FOLLOWING: dict[str, tuple[Step, str]] = {
         lambda do, queue: do.change(queue, 6, NOW_MS, NOW_MS + 1, 59_999, is_suspended=True),
         f"07 00000000 0000000000000006 0000018bcfe56801 {T60} 01",
     ),
-    "lease ended": (lambda do, queue: do.end_lease(LEASE, NOW_MS), f"0b 0102030405060708 0000000000000000 {T0}"),
+    "lease ended": (
+        lambda do, queue: do.end_lease(LEASE, NOW_MS),
+        f"0b 0102030405060708 0000000000000000 {T0} {T0}",
+    ),
+    "answer lost": (lambda do, queue: do.lose(LEASE, {NOW_MS}, NOW_MS), f"0b 0102030405060708 {T0} {T0} {T60}"),
 }
 
 
@@ -113,7 +117,7 @@ def test_an_operation_has_these_bytes(name: str) -> None:
 @pytest.mark.parametrize("name", FOLLOWING)
 def test_an_operation_on_popped_messages_has_these_bytes(name: str) -> None:
     operations, queue = opened()
-    operations.pop(queue, [5, 6, 7], 8, NOW_MS, 60_000, LEASE if name == "lease ended" else 0)
+    operations.pop(queue, [5, 6, 7], 8, NOW_MS, 60_000, LEASE if name in ("lease ended", "answer lost") else 0)
     taken(operations)
     step, expected = FOLLOWING[name]
     step(operations, queue)

@@ -127,12 +127,21 @@ def test_a_lease_is_a_number_that_another_process_computes_too() -> None:
     assert lease_id("client@1") != lease_id("client@2")
 
 
+def test_lost_answers_without_another_one_between_them_are_one_operation_of_the_journal() -> None:
+    operations, queue = opened()
+    times_ms = [pop(operations, queue, 1, NOW_MS + at) for at in range(6)]
+    operations.note_journalled()
+    assert operations.lose(LEASE, {*times_ms} - {times_ms[3]}, NOW_MS + 10) == 5
+    assert operations.journal.pending == 2
+    assert operations.table.leases.rows_of(LEASE) == [3]
+
+
 def test_what_a_client_may_not_have_got_is_visible_after_a_minute_although_the_client_lives() -> None:
     operations, queue = opened()
     lost_ms = pop(operations, queue, 2)
     received_ms = pop(operations, queue, 1, NOW_MS + 10)
-    assert operations.doubt(LEASE, lost_ms, NOW_MS + 20) == 1
-    assert operations.doubt(LEASE, 12_345, NOW_MS + 20) == operations.doubt(OTHER, lost_ms, NOW_MS + 20) == 0
+    assert operations.lose(LEASE, {lost_ms}, NOW_MS + 20) == 1
+    assert operations.lose(LEASE, {12_345}, NOW_MS + 20) == operations.lose(OTHER, {lost_ms}, NOW_MS + 20) == 0
     assert operations.ack(queue, 1, lost_ms) is Outcome.DONE, "it was received: its handle is valid"
     end_ms = NOW_MS + 20 + LEASE_MS
     for now_ms in range(NOW_MS, end_ms, 5_000):

@@ -35,19 +35,20 @@ class SentAnswers:
 
     def remove_client(self, client: Hashable) -> bool:
         """Note that a connection is lost. Returns whether messages have a shorter lease now."""
-        now_s, lost = self._client_clock.monotonic_s(), 0
+        since_s = self._client_clock.monotonic_s() - DOUBTFUL_S
+        pops: dict[int, set[int]] = {}
         for sent_s, lease, pop_ms in self._recent.pop(client, ()):
-            if sent_s >= now_s - DOUBTFUL_S:
-                lost += self.lose(lease, pop_ms)
-        return lost > 0
+            if sent_s >= since_s:
+                pops.setdefault(lease, set()).add(pop_ms)
+        return sum([self.lose(lease, pop_times_ms) for lease, pop_times_ms in pops.items()]) > 0
 
-    def lose(self, lease: int, pop_ms: int) -> int:
-        """Let the client hold what it may have got by one pop for the time of a lease, even if it is reported.
+    def lose(self, lease: int, pop_times_ms: set[int]) -> int:
+        """Let a client hold the messages of pops whose answers may be lost for the time of a lease only.
 
-        The handles stay valid until then. Returns the number of batches of messages.
+        The handles stay valid until then. Returns from how many of the pops it holds messages. The caller journals it.
         """
-        lost = self._operations.doubt(lease, pop_ms, self._clock.now_ms())
-        self._lost += lost > 0
+        lost = self._operations.lose(lease, pop_times_ms, self._clock.now_ms())
+        self._lost += lost
         return lost
 
     def statistics(self) -> dict[str, int]:

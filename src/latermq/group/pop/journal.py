@@ -37,7 +37,7 @@ _TAKE = Struct(">BIqI")  # kind, queue number, first offset, mask
 _CHANGE = Struct(">BIqqqB")  # kind, queue number, offset, pop time, visible time, whether it is suspended
 _MOVE = Struct(">BIq")  # kind, queue number, next offset
 _REMOVE = Struct(">BI")
-_END_LEASE = Struct(">BQqq")  # kind, lease, earliest pop time, visible time
+_END_LEASE = Struct(">BQqqq")  # kind, lease, first and last pop time, visible time
 
 
 class JournalWriter:
@@ -92,8 +92,8 @@ class JournalWriter:
     def remove(self, number: int) -> None:
         self._add(_REMOVE.pack(REMOVE, number))
 
-    def end_lease(self, lease: int, since_ms: int, visible_ms: int) -> None:
-        self._add(_END_LEASE.pack(END_LEASE, lease, since_ms, visible_ms))
+    def end_lease(self, lease: int, first_pop_ms: int, last_pop_ms: int, visible_ms: int) -> None:
+        self._add(_END_LEASE.pack(END_LEASE, lease, first_pop_ms, last_pop_ms, visible_ms))
 
     def _add(self, piece: bytes) -> None:
         if self._acks:
@@ -257,10 +257,10 @@ class JournalReader:
         return at + _REMOVE.size
 
     def _end_lease(self, body: bytes, at: int) -> int:
-        _, lease, since_ms, visible_ms = _END_LEASE.unpack_from(body, at)
+        _, lease, first_pop_ms, last_pop_ms, visible_ms = _END_LEASE.unpack_from(body, at)
         if visible_ms > MAX_VISIBLE_MS:
             raise _corrupt(f"a lease ends at {visible_ms}")
-        self._table.end_lease(lease, since_ms, visible_ms)
+        self._table.end_lease(lease, first_pop_ms, last_pop_ms, visible_ms)
         return at + _END_LEASE.size
 
 

@@ -10,11 +10,6 @@ def lease_id(client_id: str) -> int:
     return int.from_bytes(blake2b(client_id.encode(), digest_size=8).digest(), "big") or 1
 
 
-def doubtful_lease(lease: int) -> int:
-    """Return the lease of messages that a client may not have got. Reports do not renew it."""
-    return lease_id(f"doubtful\0{lease}")
-
-
 class Leases:
     """The rows of each lease, and the time when it ends unless the client is reported again."""
 

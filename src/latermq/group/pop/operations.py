@@ -4,14 +4,14 @@ The caller reads messages and writes answers. It journals the operations of a tu
 (`pop_journal.py`). Acknowledgements of a turn come before `due`: then no acknowledged message becomes visible.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from enum import Enum, auto
 from hashlib import blake2b
+from itertools import groupby
 from typing import NamedTuple
 
 from latermq.errors import PollingFull
 from latermq.group.pop.journal import JournalWriter
-from latermq.group.pop.leases import doubtful_lease
 from latermq.group.pop.popped_queue import PoppedQueue
 from latermq.group.pop.rows import IN_ORDER, MAX_ROWS, WINDOW, windows_of
 from latermq.group.pop.table import MAX_QUEUES, MAX_VISIBLE_MS, Due, InFlightTable
@@ -354,35 +354,42 @@ class PopOperations:
     def begin(self, now_ms: int) -> None:
         """Renew all leases at the start of the broker: their clients could not be reported while it was down.
 
-        The last answers before its end may be lost, and their clients would hold the messages for hours without
-        knowing it. So the leases do not hold these any more. Until they are visible, they can be acknowledged.
+        The last answers before its end may be lost.
         """
         leases = list(self.table.leases)
         self.table.leases.renew(leases, now_ms + self._lease_ms)
-        since_ms = self.table.last_pop_ms - HANDOVER_MS
+        on_their_way = range(self.table.last_pop_ms - HANDOVER_MS, self.table.last_pop_ms + 1)
         for lease in leases:
-            self.end_lease(lease, now_ms + self._lease_ms, since_ms)
+            self.lose(lease, on_their_way, now_ms)
 
     def renew(self, leases: Iterable[int], now_ms: int) -> None:
         """Note that these clients are alive. Nothing is journalled."""
         self.table.leases.renew(leases, now_ms + self._lease_ms)
 
-    def doubt(self, lease: int, pop_ms: int, now_ms: int) -> int:
-        """Let the messages of one pop, which a client may not have got, become visible after the time of a lease.
+    def lose(self, lease: int, pop_times_ms: Container[int], now_ms: int) -> int:
+        """Note that the answers of these pops may be lost. Return from how many of them the client holds messages.
 
-        Nothing is journalled: a broker that crashes meanwhile lets the client hold them as long as others.
+        A client that lives would hold the messages for hours without knowing them. So the lease does not hold them any
+        more: they are visible after the time of a lease, however often the client is reported. Until then they can be
+        acknowledged.
         """
-        other = doubtful_lease(lease)
-        moved = self.table.move_to_lease(lease, pop_ms, other)
-        self.table.leases.renew((other,), now_ms + self._lease_ms)
-        return moved
+        rows, lost = self.table.rows, 0
+        held_ms = sorted({rows.pop_ms[row] for row in self.table.leases.rows_of(lease)})
+        for is_lost, run in groupby(held_ms, pop_times_ms.__contains__):  # a run is one operation of the journal
+            if is_lost:
+                times_ms = list(run)
+                self._end_lease(lease, times_ms[0], times_ms[-1], now_ms + self._lease_ms)
+                lost += len(times_ms)
+        return lost
 
-    def end_lease(self, lease: int, visible_ms: int, since_ms: int = 0) -> None:
-        """Let what a client holds become visible at this time: everything, or what was popped since a time."""
-        pop_times = self.table.rows.pop_ms
-        if any(pop_times[row] >= since_ms for row in self.table.leases.rows_of(lease)):
-            self.table.end_lease(lease, since_ms, visible_ms)
-            self.journal.end_lease(lease, since_ms, visible_ms)
+    def end_lease(self, lease: int, visible_ms: int) -> None:
+        """Let everything that a client holds become visible at this time."""
+        if self.table.leases.rows_of(lease):
+            self._end_lease(lease, 0, self.table.last_pop_ms, visible_ms)
+
+    def _end_lease(self, lease: int, first_pop_ms: int, last_pop_ms: int, visible_ms: int) -> None:
+        self.table.end_lease(lease, first_pop_ms, last_pop_ms, visible_ms)
+        self.journal.end_lease(lease, first_pop_ms, last_pop_ms, visible_ms)
 
     def due(self, now_ms: int, max_messages: int = 256) -> tuple[list[Due], list[PoppedQueue]]:
         """Return messages whose time is up, and queues whose block has ended.

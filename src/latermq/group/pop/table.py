@@ -273,26 +273,16 @@ class InFlightTable:
         self._push(visible_ms, queue.number | _QUEUE_BIT if rows.flags[row] & IN_ORDER else row)
         return True
 
-    def end_lease(self, lease: int, since_ms: int, visible_ms: int) -> None:
-        """Let messages of a lease become visible at this time, unless they do so earlier: those popped since a time."""
+    def end_lease(self, lease: int, first_pop_ms: int, last_pop_ms: int, visible_ms: int) -> None:
+        """Let messages of a lease with these pop times become visible at this time, unless they do so earlier."""
         rows = self.rows
         for row in self.leases.take(lease):
-            if rows.pop_ms[row] < since_ms:
+            if not first_pop_ms <= rows.pop_ms[row] <= last_pop_ms:
                 self.leases.add(lease, row)
                 continue
             rows.lease[row] = 0
             rows.visible_ms[row] = min(rows.visible_ms[row], visible_ms)
             self._push(rows.visible_ms[row], rows.queue[row] | _QUEUE_BIT if rows.flags[row] & IN_ORDER else row)
-
-    def move_to_lease(self, lease: int, pop_ms: int, other: int) -> int:
-        """Move the messages of one pop to another lease. Return the number of rows."""
-        rows = self.rows
-        moved = [row for row in self.leases.rows_of(lease) if rows.pop_ms[row] == pop_ms]
-        for row in moved:
-            self.leases.discard(lease, row)
-            self.leases.add(other, row)
-            rows.lease[row] = other
-        return len(moved)
 
     def _end_hold(self, row: int) -> None:
         lease = self.rows.lease[row]

@@ -82,7 +82,7 @@ class PopReplies:
     def on_disconnect(self, connection: Connection) -> None:
         """Shorten the leases of messages that may have been lost with a connection."""
         if self._answers.remove_client(connection):
-            self.settle_soon()  # so that their end is scheduled
+            self.settle_soon()  # so that this is journalled, and their end is scheduled
 
     def settle_soon(self) -> None:
         if not self._is_scheduled:

@@ -91,5 +91,5 @@ class ProxyRequests:
         self._replies.check_room()
         if len(header.clientId) > MAX_CLIENT_ID_CHARS:
             raise InvalidParameter("the client id is too long")
-        self._answers.lose(lease_of(header.group, header.clientId), header.popTime)
+        self._answers.lose(lease_of(header.group, header.clientId), {header.popTime})
         self._replies.hold(connection, command, encode_response(command))
