@@ -4,7 +4,9 @@ docs/formats/pop-journal.md describes the bytes.
 """
 
 import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from struct import Struct
 from struct import error as StructError
 from typing import Final
@@ -118,6 +120,21 @@ class JournalWriter:
 
     def clear(self) -> None:
         self._pieces, self._acks = [], {}
+
+    def split(self, max_bytes: int) -> "JournalWriter":
+        """Remove the first operations and return them, as many as a body of this size can have."""
+        if self._acks:
+            self._pieces += self._ack_pieces()
+            self._acks = {}
+        ends = list(accumulate(map(len, self._pieces)))
+        count = max(1, bisect_right(ends, max_bytes - HEAD.size))
+        first = JournalWriter()
+        first._pieces, self._pieces = self._pieces[:count], self._pieces[count:]
+        return first
+
+    def put_back(self, first: "JournalWriter") -> None:
+        """Undo a `split`."""
+        self._pieces = first._pieces + self._pieces
 
 
 class JournalReader:

@@ -14,10 +14,12 @@ from latermq.store.message_store import MessageStore
 from latermq.store.queues.consume_queue import ENTRY, ConsumeQueue
 
 _READ_AT_ONCE = 1_024
+MAX_BODY_BYTES = 1 << 20  # an eighth of a segment if that is less; more operations are in several records
+_OPERATION_BYTES = 600  # an operation has no more, even one with two names
 
 
 class PopJournal:
-    """Queue 0 of the topic. Each record has the operations of one turn of the event loop."""
+    """Queue 0 of the topic. Each record has the operations of one turn of the event loop, or as many as fit."""
 
     def __init__(
         self, store: MessageStore, operations: PopOperations, snapshot: PopSnapshot, *, born_host: bytes
@@ -27,6 +29,8 @@ class PopJournal:
         self._operations = operations
         self._snapshot = snapshot
         self._born_host = born_host
+        # Copies of messages share a block with a body. They take a quarter of a segment, and one message more.
+        self._max_body_bytes = min(MAX_BODY_BYTES, store.writer.max_block_bytes // 8)
         self.bytes = 0  # replayed or written since the start
         self.replayed = 0
         self.skipped = 0  # operations that refer to missing records
@@ -80,19 +84,43 @@ class PopJournal:
         Raises StoreError if there is no space. The operations are then kept for the next turn, whose answers also
         cover them, and nothing is gone.
         """
-        body = self._operations.journal.body(gone)
+        writer, journal = self._store.writer, self._operations.journal
+        now_ms = now_ms or writer.last_store_timestamp_ms
+        if journal.pending * _OPERATION_BYTES > self._max_body_bytes:
+            self._append_first(now_ms)
+        body = journal.body(gone)
         assert body or not drafts, "copies come with the messages that they replace"
         if not body:
             return
-        writer = self._store.writer
-        now_ms = now_ms or writer.last_store_timestamp_ms
         if drafts:
             own = Draft(POP_TOPIC, 0, body, b"", now_ms, self._born_host)
             last: tuple[int, int, int] = writer.append_all([*drafts, own], now_ms)[-1]
         else:
             last = writer.append(POP_TOPIC, 0, body, b"", now_ms, self._born_host, now_ms=now_ms)
         self._operations.note_journalled(gone)
-        physical_offset, queue_offset, end_offset = last
+        self._note_written(last)
+
+    def _append_first(self, now_ms: int) -> None:
+        """Append all but the last operations, if they do not fit in one record.
+
+        Each record leaves a valid table behind, and no answer is sent before the last one is written.
+        """
+        journal = self._operations.journal
+        while True:
+            first = journal.split(self._max_body_bytes)
+            if journal.is_empty:
+                journal.put_back(first)
+                return
+            try:
+                self._note_written(
+                    self._store.writer.append(POP_TOPIC, 0, first.body(), b"", now_ms, self._born_host, now_ms=now_ms)
+                )
+            except BaseException:
+                journal.put_back(first)
+                raise
+
+    def _note_written(self, appended: tuple[int, int, int]) -> None:
+        physical_offset, queue_offset, end_offset = appended
         self.next_record = queue_offset + 1
         self.bytes += end_offset - physical_offset
 
