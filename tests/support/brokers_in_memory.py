@@ -32,6 +32,8 @@ def open_broker(
     settings: BrokerConfig | None = None,
     transaction: TransactionConfig | None = None,
     random_fraction: Callable[[], float] = lambda: 0.5,
+    *,
+    defers_topic_saves: bool = False,
 ) -> Broker:
     config = Config(
         broker=settings or BrokerConfig(),
@@ -41,7 +43,14 @@ def open_broker(
         transaction=transaction or TransactionConfig(),
     )
     return Broker(
-        config, disk, clock, host="127.0.0.1", port=10911, new_store_id="s" * 32, random_fraction=random_fraction
+        config,
+        disk,
+        clock,
+        host="127.0.0.1",
+        port=10911,
+        new_store_id="s" * 32,
+        random_fraction=random_fraction,
+        defers_topic_saves=defers_topic_saves,
     )
 
 

@@ -10,12 +10,15 @@ from latermq.broker.messages.long_polling import WaitingPulls
 from latermq.broker.pop.expiry import PopExpiry
 from latermq.broker.pop.waiting_pops import WaitingPops
 from latermq.clock import Clock
+from latermq.errors import LaterMQError
 from latermq.group.pop.operations import PopOperations
+from latermq.retry import Backoff
 from latermq.server.handlers.async_replies import WhenDone
 from latermq.server.handlers.pop_replies import PopReplies
 
 _log = structlog.get_logger(__name__)
 _MIN_WAIT_S = 0.002  # between two runs: other work has its turn
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 30.0  # between saves of topics that fail
 
 
 class PopDriver:
@@ -48,6 +51,7 @@ class PopDriver:
         self._handle: asyncio.TimerHandle | None = None
         self._next_s = 0.0
         self._is_saving = False
+        self._saves = Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
         self._logged_reason = ""
         self._is_failing = False
 
@@ -96,22 +100,27 @@ class PopDriver:
             # Messages would stay invisible. A broker that exits is restarted.
             self._on_failed(error)
             return
-        if self._expiry.needs_save and not self._is_saving:
-            self._is_saving = True
-            self._save_topics(self._on_saved)
         # After a failure the messages stay due: try again after a pause, in which no new ones are looked for.
         self._is_failing = bool(self._expiry.failure)
         self._schedule(wait_s if self._is_failing else min(wait_s, self._wait_s()))
-        reason = self._expiry.failure if not self._expiry.needs_save else ""
+        reason = self._saves.error if self._expiry.needs_save else self._expiry.failure
         if reason != self._logged_reason:
             self._logged_reason = reason
             if reason:
                 _log.error("retries of popped messages stalled", reason=reason)
             else:
                 _log.info("retries of popped messages resumed")
+        if self._expiry.needs_save and not self._is_saving and self._saves.is_ready(self._client_clock.monotonic_s()):
+            self._is_saving = True
+            self._save_topics(self._on_saved)
 
-    def _on_saved(self, _: BaseException | None) -> None:
-        self._is_saving = self._expiry.needs_save = False
+    def _on_saved(self, error: LaterMQError | None) -> None:
+        self._is_saving = False
+        if error is not None:  # the next run after the pause tries again
+            self._saves.record_failure(error.remark, self._client_clock.monotonic_s())
+            return
+        self._saves.reset()
+        self._expiry.needs_save = False
         if self._handle is not None:
             self._schedule(0.0)
 
