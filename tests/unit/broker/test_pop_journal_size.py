@@ -42,8 +42,7 @@ def change_all(broker: Broker, held: list[Held], changes: int = CHANGES) -> list
     for _ in range(changes // len(held)):
         changed = [broker.acknowledgements.change(one.place, 60_000, is_suspended=False) for one in held]
         held = [
-            Held(one.message, one.place._replace(pop_ms=after.pop_ms))
-            for one, after in zip(held, changed, strict=True)
+            Held(one.message, one.place._replace(pop_ms=after.pop_ms)) for one, after in zip(held, changed, strict=True)
         ]
     return held
 
