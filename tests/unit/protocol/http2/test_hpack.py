@@ -5,6 +5,8 @@ from random import Random
 
 import pytest
 from hpack import Decoder, Encoder
+from hpack.huffman import HuffmanEncoder
+from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.huffman_table import decode_huffman as reference_huffman
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,12 +22,16 @@ from latermq.protocol.http2.hpack.fields import (
     PATH,
     classified,
 )
-from latermq.protocol.http2.hpack.huffman import decode_huffman
+from latermq.protocol.http2.hpack.huffman import decode_huffman, is_plain_huffman
 from latermq.protocol.http2.hpack.static_table import STATIC_TABLE
 
 NAMES = st.sampled_from([name for name, _ in STATIC_TABLE]) | st.binary(min_size=1, max_size=40)
 FIELDS = st.lists(st.tuples(NAMES, st.binary(max_size=300) | st.sampled_from([b"", b"GET", b"200"])), max_size=12)
 LIST_BYTES = 1 << 20
+
+
+def huffman(text: bytes) -> bytes:
+    return HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH).encode(text)
 
 
 def decoder(cache: FieldCache | None = None, max_list_bytes: int = LIST_BYTES) -> HeaderDecoder:
@@ -245,6 +251,15 @@ def test_references_to_a_large_field_are_not_kept_beyond_the_limit() -> None:
 )
 def test_the_rules_for_a_single_field(name: bytes, value: bytes, kind: int) -> None:
     assert classified(name, value) == ((name, value), kind, len(name) + len(value) + 32)
+
+
+@given(st.binary(max_size=30) | st.text(string.printable, max_size=30).map(lambda text: huffman(text.encode())))
+def test_the_check_of_a_huffman_string_agrees_with_its_decoding(data: bytes) -> None:
+    try:
+        expected = all(0x21 <= character <= 0x7E for character in decode_huffman(data))
+    except ConnectionFault:
+        expected = False
+    assert is_plain_huffman(data) == expected
 
 
 def test_every_printable_character_has_its_huffman_code() -> None:

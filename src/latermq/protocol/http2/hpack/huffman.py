@@ -27,6 +27,7 @@ class _Node(dict[int, tuple["_Node", bytes]]):
     """An inner node of the code tree. As a mapping it is its row of the table, by byte."""
 
     __slots__ = ("may_end", "next")
+    __hash__ = object.__hash__  # type: ignore[assignment]  # a node is equal to itself alone
 
     def __init__(self) -> None:
         self.next: list[_Node | int | None] = [None, None]  # by bit: a node, or the symbol that the bit completes
@@ -75,6 +76,44 @@ def decode_huffman(data: bytes) -> bytes:
     if not node.may_end:
         raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "the padding of a Huffman string is invalid")
     return b"".join(pieces)
+
+
+class _PlainNode(dict[int, "_PlainNode"]):
+    """A node of the automaton that accepts visible ASCII characters alone: its next states by byte."""
+
+    __slots__ = ("_node", "may_end")
+
+    def __init__(self, node: _Node | None) -> None:
+        self._node = node  # None: something else has occurred
+        self.may_end = node is not None and node.may_end
+
+    def __missing__(self, byte: int) -> "_PlainNode":
+        following = self[byte] = self._next(byte)
+        return following
+
+    def _next(self, byte: int) -> "_PlainNode":
+        if self._node is None:
+            return self
+        try:
+            node, characters = _new_entry(self._node, byte)
+        except ConnectionFault:
+            return _NOT_PLAIN
+        if not all(0x21 <= character <= 0x7E for character in characters):
+            return _NOT_PLAIN
+        return _PLAIN.setdefault(node, _PlainNode(node))
+
+
+_NOT_PLAIN = _PlainNode(None)
+_PLAIN: dict[_Node, _PlainNode] = {}
+_PLAIN_ROOT = _PLAIN.setdefault(_ROOT, _PlainNode(_ROOT))
+
+
+def is_plain_huffman(data: bytes) -> bool:
+    """Whether a string is valid and has visible ASCII characters alone. Takes about half the time of its decoding."""
+    node = _PLAIN_ROOT
+    for byte in data:
+        node = node[byte]
+    return node.may_end
 
 
 def _new_entry(start: _Node, byte: int) -> tuple[_Node, bytes]:
