@@ -421,7 +421,7 @@ def answered(server: RunningListener, client: SocketClient) -> list[bool]:
     def answer() -> None:
         call = server.service.waiting[0]
         call.reply(b"done")
-        call.connection.when_read(reads.append)
+        call.when_read(reads.append)
 
     server.call(answer)
     return reads
@@ -442,6 +442,33 @@ def test_a_peer_that_answers_a_ping_has_read_what_was_sent_before(
         assert not reads
         client.send(frame(PING, ACK, 0, payload))
         wait_until(lambda: reads == [True], "the answer is known to be read")
+
+
+@pytest.mark.parametrize("is_probed", [False, True])
+def test_an_answer_whose_stream_the_peer_resets_before_it_answers_the_ping_has_not_been_read(
+    timed: RunningListener, clock: SimulatedClock, is_probed: bool
+) -> None:
+    """A client whose deadline passes while the answer is on its way resets the stream, and ignores the answer."""
+    with connected(timed) as client:
+        reads = answered(timed, client)
+        if is_probed:
+            pass_s(timed, clock, 1)
+            payload = next_ping(client)
+            client.send(reset_frame(1, ErrorCode.CANCEL), frame(PING, ACK, 0, payload))
+        else:
+            client.send(reset_frame(1, ErrorCode.CANCEL))
+        wait_until(lambda: bool(reads), "the fate of the answer is known")
+        assert reads == [False]
+
+
+def test_an_answer_that_still_waits_for_a_window_when_the_peer_resets_its_stream_has_not_been_read(
+    timed: RunningListener, clock: SimulatedClock
+) -> None:
+    with connected(timed, settings={INITIAL_WINDOW_SIZE: 0}) as client:
+        reads = answered(timed, client)
+        client.send(reset_frame(1, ErrorCode.CANCEL))
+        wait_until(lambda: timed.statistics()["unsent_bytes"] == 0, "the answer is dropped")
+        wait_until(lambda: reads == [False], "the answer counts as lost")
 
 
 def test_a_connection_that_ends_before_the_answer_to_a_ping_may_have_lost_what_was_sent(

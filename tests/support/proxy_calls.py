@@ -82,10 +82,9 @@ class FakeCall:
     def __init__(self, timeout_s: float | None = None, room: int = 1_000_000) -> None:
         self.field = {b"x-mq-client-id": b"client-1"}.get
         self.deadline_s = timeout_s
-        self.when_read: list[Callable[[bool], None]] = []
-        self.connection = SimpleNamespace(
-            peer=("10.9.8.7", 1), now_s=lambda: 0.0, when_read=lambda then: self.when_read.append(then)
-        )
+        self.read_notices: list[Callable[[bool], None]] = []
+        self.when_read = self.read_notices.append
+        self.connection = SimpleNamespace(peer=("10.9.8.7", 1), now_s=lambda: 0.0)
         self.on_cancel: Callable[[], None] | None = None
         self.answers: list[bytes] = []
         self.is_open = True

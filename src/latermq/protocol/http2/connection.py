@@ -77,6 +77,7 @@ class ServerConnection:
         self.fault: ConnectionFault | None = None  # why it ended
         self.held_bytes = 0
         self.finished_calls = 0
+        self.reset_ids: list[int] = []  # streams that the peer has reset in the last `receive`, closed ones included
         self._cache = cache
         self._decoder = HeaderDecoder(cache.fields, limits.max_header_list_bytes)
         self._cache_credit = _CACHE_CREDIT
@@ -137,6 +138,8 @@ class ServerConnection:
             return []
         self._now_s = now_s
         news = self._news = []
+        if self.reset_ids:
+            self.reset_ids = []
         try:
             self._receive_frames(self._rest + data if self._rest else data)
         except ConnectionFault as fault:
@@ -388,6 +391,7 @@ class ServerConnection:
     def _on_reset(self, data: bytes, at: int, stop: int, flags: int, stream_id: int) -> None:
         if stop - at != 4:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "an RST_STREAM frame must have 4 bytes")
+        self.reset_ids.append(stream_id)
         stream = self.streams.get(stream_id)
         if stream is None:
             self._refuse_idle(stream_id, "RST_STREAM")

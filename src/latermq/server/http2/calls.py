@@ -162,6 +162,10 @@ class Call:
         """Call `then` once, when `is_writable` is true again or the call has ended."""
         self.connection.when_writable(self._stream, then)
 
+    def when_read(self, then: Callable[[bool], None]) -> None:
+        """Call `then` once, with whether the client has read the answers: see `Http2Connection.when_read`."""
+        self.connection.when_read(self._stream, then)
+
     async def drain(self) -> None:
         """Wait until `is_writable` is true or the call has ended."""
         while self.is_open and not self.is_writable:

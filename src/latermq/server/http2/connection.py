@@ -127,8 +127,9 @@ class Http2Connection(asyncio.Protocol):
         self._counted_bytes = 0  # the held bytes last reported to the owner
         self._progress = 0
         self._progress_s = now_s
-        self._unread: list[Callable[[bool], None]] = []  # for what was sent since the last probe
-        self._probed: list[Callable[[bool], None]] = []  # for what was sent before it
+        # By stream, for what was sent since the last probe, and for what was sent before it.
+        self._unread: dict[int, Callable[[bool], None]] = {}
+        self._probed: dict[int, Callable[[bool], None]] = {}
         self._probed_s = now_s
 
     @property
@@ -186,8 +187,11 @@ class Http2Connection(asyncio.Protocol):
                 handle(stream)
         finally:
             self._is_busy = False
-        if self._probed and not self.http2.is_probing:
-            self._report_read(True)
+        if self._unread or self._probed:
+            for stream_id in self.http2.reset_ids:
+                self._report_reset(stream_id)
+            if self._probed and not self.http2.is_probing:
+                self._report_read(True)
         self._flush()
 
     def _without_proxy_header(self, data: bytes) -> bytes:
@@ -249,14 +253,15 @@ class Http2Connection(asyncio.Protocol):
         """Call `then` once, when the stream is writable again or closed."""
         self.waiting[stream] = then
 
-    def when_read(self, then: Callable[[bool], None]) -> None:
-        """Call `then` once: with true when the peer has read all that was sent until now, else with false.
+    def when_read(self, stream: Stream, then: Callable[[bool], None]) -> None:
+        """Call `then` once: with true when the peer has read all that was sent on a stream, else with false.
 
-        The next sweep asks the peer. It is false if the connection is lost before the answer.
+        The next sweep asks the peer. It is false if the connection is lost before the answer, or the peer resets the
+        stream: it has given up the call then, and ignores what arrives.
         """
-        self._unread.append(then)
+        self._unread[stream.id] = then
         if len(self._unread) > MAX_UNREAD:
-            self._unread.pop(0)(True)
+            self._unread.pop(next(iter(self._unread)))(True)
 
     def stop_waiting(self, stream: Stream) -> None:
         """Make the call that `when_writable` promised."""
@@ -339,16 +344,21 @@ class Http2Connection(asyncio.Protocol):
     def _probe(self, now_s: float) -> None:
         """Ask whether the peer has read everything. Data that waits for its window is sent after the question."""
         if self._unread and not self.http2.is_probing and not self.http2.outbox.queued_bytes:
-            self._probed, self._unread, self._probed_s = self._unread, [], now_s
+            self._probed, self._unread, self._probed_s = self._unread, {}, now_s
             self.http2.probe()
 
     def _report_read(self, is_read: bool) -> None:
         """Call those of `when_read`: all of them if the connection is lost."""
-        notices, self._probed = self._probed, []
+        notices, self._probed = list(self._probed.values()), {}
         if not is_read:
-            notices, self._unread = [*notices, *self._unread], []
+            notices, self._unread = [*notices, *self._unread.values()], {}
         for then in notices:
             then(is_read)
+
+    def _report_reset(self, stream_id: int) -> None:
+        then = self._probed.pop(stream_id, None) or self._unread.pop(stream_id, None)
+        if then is not None:
+            then(False)
 
     # Writing and closing
 

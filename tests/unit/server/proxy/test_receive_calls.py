@@ -432,7 +432,7 @@ def test_no_more_returns_than_the_limit_wait_for_another_try() -> None:
 
 def test_the_report_of_a_lost_answer_is_tried_again() -> None:
     receiver = Receiver()
-    [then] = leased_answer(receiver).when_read
+    [then] = leased_answer(receiver).read_notices
     then(False)
     [request] = receiver.link.take()
     request.fail(ConnectionLost("gone"))
@@ -516,7 +516,7 @@ def test_an_answer_with_a_lease_that_is_lost_with_its_connection_is_reported(is_
     receiver = Receiver()
     call = leased_answer(receiver)
     assert not receiver.link.take()
-    [then] = call.when_read
+    [then] = call.read_notices
     then(is_read)
     lost = [(request.code, request.broker, request.fields) for request in receiver.link.take()]
     expected = {"group": "g", "clientId": "client-1", "popTime": str(POP_MS)}
@@ -537,7 +537,7 @@ def test_an_answer_without_a_lease_needs_no_report() -> None:
     receiver = Receiver()
     call = receiver.receive()
     receiver.pop().answer(fields=fields(), body=record(70))
-    assert not call.when_read
+    assert not call.read_notices
 
 
 def test_the_pop_of_a_cancelled_receive_is_cancelled_at_the_broker_and_what_it_found_returned() -> None:

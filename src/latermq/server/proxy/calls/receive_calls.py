@@ -322,7 +322,7 @@ class _Receive:
         self._calls.ended(self)
         if self._is_leased and popped is not None:
             pop_ms = popped.pop_ms
-            self._exchange.call.connection.when_read(lambda is_read: None if is_read else self._lose(pop_ms))
+            self._exchange.call.when_read(lambda is_read: None if is_read else self._lose(pop_ms))
         self._end()
 
     def _count(self, unsent_bytes: int) -> None:
