@@ -202,3 +202,20 @@ def test_a_callback_that_fails_does_not_close_the_connection() -> None:
         assert len(linked.server.connections) == 1 or linked.link.is_open(BROKER)
 
     run(scenario)
+
+
+def test_a_link_that_closes_waits_for_the_answers_of_brokers() -> None:
+    async def scenario(linked: Linked, script: Script) -> None:
+        held: list[Command] = []
+        script.topic_answer = held.append
+        linked.request()
+        await eventually(lambda: held, "the request")
+        closing = asyncio.create_task(linked.link.close())
+        await asyncio.sleep(0.1)
+        assert not closing.done()
+        for transport in linked.server.connections:
+            transport.write(encode_response(held[0]))
+        await closing
+        assert [type(answer) for answer in linked.answers] == [Command]
+
+    run(scenario)

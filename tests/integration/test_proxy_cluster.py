@@ -1,16 +1,21 @@
-"""Two brokers behind two proxies: a transaction whose half is at both brokers is committed once."""
+"""Two brokers behind two proxies: halves at both brokers, a proxy that stops, and another one that continues."""
 
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import pytest
 
+from latermq.client import blocking
 from latermq.message.properties import encode_properties
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request
@@ -20,7 +25,7 @@ from tests.integration.test_proxy import create_topic, proxy_alone
 from tests.interop.ports import free_port
 from tests.interop.waiting import wait_until
 from tests.support.grpc_client import GrpcClient, grpc_client
-from tests.support.proxy_messages import answers_to, receive_request
+from tests.support.proxy_messages import ack, answers_to, handle_of, new_message, receive_request, send
 from tests.support.serving import NO_METRICS, Server, serving
 
 TOPIC = "pairs"
@@ -156,3 +161,85 @@ def test_a_rollback_ends_the_halves_at_all_brokers(cluster: Cluster) -> None:
     assert end(cluster.first, "dropped", pb.ROLLBACK) == pb.OK
     assert states(cluster, "dropped") == ["rolled back", "rolled back"]
     assert end(cluster.second, "dropped", pb.COMMIT) == pb.INVALID_TRANSACTION_ID
+
+
+# The stop of a proxy, and another proxy that continues
+
+
+def test_no_message_is_held_by_a_proxy_that_stops_while_messages_arrive(cluster: Cluster, tmp_path: Path) -> None:
+    """Each message arrives in an answer of the stopping proxy, or at once through another one."""
+    topic, group, count = "stopping", "stopping-readers", 400
+    create_topic(cluster.server, topic, "--queues", "8")
+    wait_until(lambda: len(cluster.first.route(topic).message_queues) == 16, 60.0, "the topic at both brokers")
+    brokers = list(cluster.ports)
+
+    def request_to(broker: str, poll_s: float) -> pb.ReceiveMessageRequest:
+        request = receive_request(topic, group, poll_s, batch_size=1)
+        request.batch_size = 1
+        request.invisible_duration.FromSeconds(300)
+        request.message_queue.broker.name = broker
+        return request
+
+    for broker in brokers:
+        answers_to(cluster.first, request_to(broker, 0.2))  # the group begins here
+    found: set[bytes] = set()
+    with (
+        proxy_alone(cluster.server.namesrv, "--data", str(tmp_path)) as (process, address),
+        grpc_client(address, "stopped") as client,
+    ):
+        wait_until(lambda: len(client.route(topic).message_queues) == 16, 60.0, "both brokers")
+
+        def receive_all(number: int) -> None:
+            with contextlib.suppress(grpc.RpcError):
+                for _ in range(count):
+                    for answer in client.stream(
+                        "ReceiveMessage", request_to(brokers[number % 2], 20.0), pb.ReceiveMessageResponse, 30.0
+                    ):
+                        if answer.HasField("message"):
+                            found.add(answer.message.body)
+                    if process.poll() is not None:
+                        return
+
+        receivers = [threading.Thread(target=receive_all, args=(number,)) for number in range(16)]
+        for receiver in receivers:
+            receiver.start()
+        for number in range(count):
+            if number == count // 4:
+                process.send_signal(signal.SIGTERM)
+            assert send(cluster.first, new_message(topic, b"%d" % number)).status.code == pb.OK
+        assert process.wait(30) == 0
+        for receiver in receivers:
+            receiver.join()
+    assert 0 < len(found) < count  # some before the stop, and not all
+    deadline_s = time.monotonic() + 20.0
+    while len(found) < count and time.monotonic() < deadline_s:
+        for broker in brokers:
+            request = request_to(broker, 0.2)
+            request.batch_size = 32
+            found |= {one.message.body for one in answers_to(cluster.first, request) if one.HasField("message")}
+    assert len(found) == count
+
+
+def test_a_receive_in_order_that_is_repeated_at_another_proxy_gets_the_same_batch(cluster: Cluster) -> None:
+    topic, group = "in-order", "ordered"
+    create_topic(cluster.server, topic, "--queues", "1", "--attribute", "message.type=FIFO")
+    with blocking.Admin(cluster.server.namesrv) as admin:
+        admin.create_group(group, orderly=True)
+    for number in range(6):
+        sent = new_message(topic, b"%d" % number, message_group="m")
+        wait_until(lambda sent=sent: send(cluster.first, sent).status.code == pb.OK, 20.0, "a send")  # type: ignore[misc]
+    # The queue of the message group is at one of the brokers.
+    found = {broker: batch(cluster.first, topic, group, broker, "attempt-1") for broker in cluster.ports}
+    [broker] = [name for name, messages in found.items() if messages]
+    lost = found[broker]
+    again = batch(cluster.second, topic, group, broker, "attempt-1")
+    assert [message.body for message in again] == [message.body for message in lost]
+    assert [message.system_properties.delivery_attempt for message in again] == [1] * len(lost)
+    assert batch(cluster.second, topic, group, broker, "attempt-2") == []  # the queue is blocked
+    assert ack(cluster.second, topic, group, [handle_of(message) for message in again]).status.code == pb.OK
+
+
+def batch(client: GrpcClient, topic: str, group: str, broker: str, attempt_id: str) -> list[pb.Message]:
+    request = receive_request(topic, group, 1.0, attempt_id=attempt_id)
+    request.message_queue.broker.name = broker
+    return [answer.message for answer in answers_to(client, request) if answer.HasField("message")]

@@ -490,6 +490,11 @@ def test_waiting_clients_are_let_go_when_the_proxy_stops() -> None:
     pops = receiver.link.take()
     receiver.calls.release()
     assert [refusal(call) for call in waiting] == [pb.MESSAGE_NOT_FOUND] * 2
+    cancels = receiver.link.take()
+    assert [(request.code, request.fields) for request in cancels] == [
+        (Request.CANCEL_POP, {"pop": "1"}),
+        (Request.CANCEL_POP, {"pop": "2"}),
+    ]
     assert refusal(receiver.receive()) == pb.MESSAGE_NOT_FOUND
     assert receiver.link.take() == []
     pops[0].answer(fields=fields(), body=record(70))

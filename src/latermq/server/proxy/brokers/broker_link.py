@@ -26,6 +26,7 @@ FORGET_AFTER_S = 120.0
 FIRST_PAUSE_S = 0.2
 UNKNOWN_PAUSE_S = 1.0  # clients can send any names
 LONGEST_PAUSE_S = 2.0
+ANSWERED_POLL_S = 0.01
 
 _log = structlog.get_logger(__name__)
 
@@ -147,6 +148,14 @@ class BrokerLink:
                 await self._connected.wait()
 
     async def close(self) -> None:
+        """Wait until the brokers have answered, at most for the timeout of a request, and close the connections.
+
+        A pop whose answer comes later would hold its messages, and what is returned for them must arrive.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout_s):
+                while any(connection.pending for connection in self._open.values()):  # noqa: ASYNC110 - has no event
+                    await asyncio.sleep(ANSWERED_POLL_S)
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

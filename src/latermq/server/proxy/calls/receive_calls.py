@@ -110,9 +110,13 @@ class ReceiveCalls:
         return {"waiting_receives": len(self._waiting), "unsent_message_bytes": self.unsent_bytes}
 
     def release(self) -> None:
-        """Answer all waiting clients, because the proxy stops. They find another proxy."""
+        """Answer all waiting clients, because the proxy stops. They find another proxy.
+
+        Their pops must take no more messages. What one finds before that is returned.
+        """
         self._is_stopping = True
         for receive in list(self._waiting):
+            receive.cancel_pop()
             receive.release()
 
     def _receive(self, exchange: Exchange, request: pb.ReceiveMessageRequest) -> None:
@@ -331,8 +335,7 @@ class _Receive:
 
     def cancel(self) -> None:
         """The client is gone. A pop that still waits at the broker must not take a message or a place there."""
-        if not self.is_answered:
-            self._calls.cancel_pop(self._broker, self.pop_opaque)
+        self.cancel_pop()
         popped, self._popped = self._popped, None
         self._count(0)
         self._calls.ended(self)
@@ -340,6 +343,10 @@ class _Receive:
             self._give_back(popped)
             if self._is_leased:
                 self._lose(popped.pop_ms)  # a client ignores what it has got of a call that did not end
+
+    def cancel_pop(self) -> None:
+        if not self.is_answered:
+            self._calls.cancel_pop(self._broker, self.pop_opaque)
 
     def _lose(self, pop_ms: str) -> None:
         self._calls.returned.lose(self._broker, self._group, self._exchange.client_id, pop_ms)
