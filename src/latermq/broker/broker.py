@@ -20,6 +20,7 @@ from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.notifications import Notices
 from latermq.broker.pop.acknowledgements import Acknowledgements
 from latermq.broker.pop.expiry import PopExpiry
+from latermq.broker.pop.pop_clock import PopClock
 from latermq.broker.pop.pops import Pops
 from latermq.broker.pop.positions import PopPositions
 from latermq.broker.pop.pulled_queues import PulledQueues
@@ -224,16 +225,17 @@ class Broker:
             max_hold_ms=pop.max_hold,
         )
         self.pop_journal = PopJournal(self.store, self.pop_operations, snapshot, born_host=self.store_host)
-        self.pop_operations.begin(self.clock.now_ms())
-        self.pop_positions = PopPositions(self.pop_operations, self.pop_journal, self.offsets, self.clock)
+        self.pop_clock = PopClock(self.clock, self.pop_operations.follow_clock)
+        self.pop_operations.begin(self.pop_clock.now_ms())
+        self.pop_positions = PopPositions(self.pop_operations, self.pop_journal, self.offsets, self.pop_clock)
         self.retention.add_guard(self.pop_journal.needed_from)
 
     def _open_for_pops(self, random_fraction: Callable[[], float]) -> None:
         """The parts of POP consumption."""
         operations, positions, store = self.pop_operations, self.pop_positions, self.store
         self.pulled_queues = PulledQueues(self.in_flight, self.topics, self.members, self.client_clock)
-        self.sent_answers = SentAnswers(operations, self.clock, self.client_clock)
-        self.reported_clients = ReportedClients(operations, positions, self.members, self.clock, self.client_clock)
+        self.sent_answers = SentAnswers(operations, self.pop_clock, self.client_clock)
+        self.reported_clients = ReportedClients(operations, positions, self.members, self.pop_clock, self.client_clock)
         self.pops = Pops(
             operations,
             positions,
@@ -243,7 +245,7 @@ class Broker:
             self.topics,
             self.groups,
             self.gate,
-            self.clock,
+            self.pop_clock,
             self.config.broker,
             random_fraction=random_fraction,
             is_pulled=self.pulled_queues.is_pulled,
@@ -259,12 +261,12 @@ class Broker:
             self.waiting,
             self.waiting_pops,
             self.timers.guard,
-            self.clock,
+            self.pop_clock,
             self.retention.expires_until,
             self.pulled_queues.is_topic_pulled,
         )
         self.acknowledgements = Acknowledgements(
-            operations, positions, self.pop_expiry, self.waiting_pops, self.topics, store.queues, self.clock
+            operations, positions, self.pop_expiry, self.waiting_pops, self.topics, store.queues, self.pop_clock
         )
 
     def _open_for_senders(self, random_fraction: Callable[[], float], save_topics: Callable[[], None]) -> None:

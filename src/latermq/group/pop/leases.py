@@ -68,6 +68,11 @@ class Leases:
                 ended.append(lease)
         return ended
 
+    def shift(self, by_ms: int) -> None:
+        """Move the ends of all leases."""
+        self._until_ms = {lease: until_ms + by_ms for lease, until_ms in self._until_ms.items()}
+        self._heap = [(end_ms + by_ms, lease) for end_ms, lease in self._heap]
+
     def next_end_ms(self) -> int | None:
         """Return a time before which no lease ends."""
         return self._heap[0][0] if self._heap else None

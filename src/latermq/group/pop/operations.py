@@ -391,6 +391,13 @@ class PopOperations:
         self.table.end_lease(lease, first_pop_ms, last_pop_ms, visible_ms)
         self.journal.end_lease(lease, first_pop_ms, last_pop_ms, visible_ms)
 
+    def follow_clock(self, step_ms: int) -> None:
+        """Move all times in flight with the wall clock, which has been set. Nothing is journalled.
+
+        After a restart, messages that were popped before the step have the times of the clock before it.
+        """
+        self.table.shift(step_ms)
+
     def due(self, now_ms: int, max_messages: int = 256) -> tuple[list[Due], list[PoppedQueue]]:
         """Return messages whose time is up, and queues whose block has ended.
 

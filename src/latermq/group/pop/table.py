@@ -325,6 +325,13 @@ class InFlightTable:
         ids = np.where(is_ordered, queues[ids].astype(np.int64) | _QUEUE_BIT, ids)
         self._heap = np.unique(times << _ID_BITS | ids).tolist()  # sorted, so it is a heap
 
+    def shift(self, by_ms: int) -> None:
+        """Move all visible times and the ends of all leases."""
+        times = np.array(self.rows.visible_ms, np.int64)
+        self.rows.visible_ms[:] = array("q", np.clip(times + by_ms, 0, MAX_VISIBLE_MS).tobytes())
+        self.rebuild_heap()
+        self.leases.shift(by_ms)
+
     def _columns(self) -> tuple[Ints, UInts32, UInts32, Octets]:
         """Return copies: a view would prevent the columns from growing."""
         rows = self.rows

@@ -80,7 +80,7 @@ class PopDriver:
         if visible_ms is not None:
             waits.append(visible_ms - self._clock.now_ms())
         if deadline_ms is not None:
-            waits.append(deadline_ms - self._client_clock.now_ms())
+            waits.append(deadline_ms - int(self._client_clock.monotonic_s() * 1000))
         return max(0, min(waits)) / 1000
 
     def _schedule(self, wait_s: float) -> None:
@@ -93,7 +93,7 @@ class PopDriver:
     def _run(self) -> None:
         try:
             wait_s = self._expiry.run() / 1000
-            self._waiting_pops.expire(self._client_clock.now_ms())
+            self._waiting_pops.expire(self._client_clock.monotonic_s() * 1000)
             self._waiting_pulls.wake()
             self._replies.settle()
         except BaseException as error:

@@ -119,7 +119,7 @@ class BrokerProcess:
             broker.waiting_pops,
             broker.waiting,
             self.service.pop_replies,
-            clock,
+            broker.pop_clock,
             broker.client_clock,
             self._table_saver.save_topics,
             on_failed=self.end,

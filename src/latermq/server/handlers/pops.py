@@ -117,7 +117,7 @@ class PopRequests:
         if not popped.is_at_end or header.pollTime <= 0 or command.is_oneway:
             return encode_response(command, Response.POLLING_TIMEOUT, remark="no message found")
         pop = WaitingPop(connection, self, command.opaque, command.encoding, request)
-        self._waiting_pops.add(pop, deadline_ms(header.bornTime, header.pollTime, now_ms))
+        self._waiting_pops.add(pop, deadline_ms(header.bornTime, header.pollTime, self._client_clock))
         return None
 
     # Waiting pops
@@ -227,7 +227,7 @@ class Notifications:
             return encode_response(command, fields=_notification(has_messages))
         pop = WaitingPop(connection, self, command.opaque, command.encoding, request)
         try:
-            self._waiting_pops.add(pop, deadline_ms(header.bornTime, header.pollTime, now_ms))
+            self._waiting_pops.add(pop, deadline_ms(header.bornTime, header.pollTime, self._client_clock))
         except PollingFull:
             return encode_response(command, fields={"hasMsg": "false", "pollingFull": "true"})
         self._replies.settle_soon()  # so that its deadline is scheduled
@@ -265,10 +265,13 @@ def is_too_late(born_ms: int, poll_ms: int, now_ms: int) -> bool:
     return born_ms > 0 and born_ms + max(0, poll_ms) < now_ms - _TOO_LATE_MS
 
 
-def deadline_ms(born_ms: int, poll_ms: int, now_ms: int) -> int:
-    """Return when a waiting pop is answered without messages. The client's clock may be ahead of the broker's."""
-    begin_ms = min(born_ms, now_ms) if born_ms > 0 else now_ms
-    return begin_ms + min(poll_ms, MAX_POLL_MS) - _EARLY_MS
+def deadline_ms(born_ms: int, poll_ms: int, clock: Clock) -> int:
+    """Return when a waiting pop is answered without messages, by the monotonic clock, which nobody sets.
+
+    The client's clock may be ahead of the broker's.
+    """
+    age_ms = max(0, clock.now_ms() - born_ms) if born_ms > 0 else 0
+    return int(clock.monotonic_s() * 1000) - age_ms + min(poll_ms, MAX_POLL_MS) - _EARLY_MS
 
 
 def _notification(has_messages: bool) -> dict[str, str]:
