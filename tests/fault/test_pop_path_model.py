@@ -106,8 +106,15 @@ class Life:
     def _wait(self) -> None:
         self._clock.advance(self._chance.choice((1, 500, 1_000, 61_000)))
         if self._chance.random() < 0.1:
-            self._clock.step(self._chance.choice((-3_000, 2_000)))
-        self.broker.pop_operations.renew(CLIENTS, self._clock.now_ms())
+            self._step(self._chance.choice((-3_000, 2_000)))
+        self.broker.pop_operations.renew(CLIENTS, self.broker.pop_clock.now_ms())
+
+    def _step(self, step_ms: int) -> None:
+        """Set the clock. Times in flight follow, but after a restart those of earlier pops are as they were."""
+        self._clock.step(step_ms)
+        world = self._world
+        world.held = {key: (one, visible_ms + min(0, step_ms)) for key, (one, visible_ms) in world.held.items()}
+        world.lost = {place: latest_ms + max(0, step_ms) for place, latest_ms in world.lost.items()}
 
     def _save(self) -> None:
         with contextlib.suppress(LaterMQError):

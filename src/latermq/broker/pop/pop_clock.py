@@ -25,7 +25,7 @@ class PopClock:
 
     def now_ms(self) -> int:
         now_ms = self._clock.now_ms()
-        step_ms = now_ms - int(self._clock.boot_s() * 1000) - self._offset_ms
+        step_ms = now_ms - round(self._clock.boot_s() * 1000) - self._offset_ms
         if not -STEP_MS < step_ms < STEP_MS:
             self._follow()
             return self._clock.now_ms()
@@ -40,7 +40,7 @@ class PopClock:
 
     def _offset_now_ms(self) -> int:
         while True:
-            before_ms = int(self._clock.boot_s() * 1000)
+            before_ms = round(self._clock.boot_s() * 1000)
             now_ms = self._clock.now_ms()
-            if int(self._clock.boot_s() * 1000) - before_ms < _READ_TOGETHER_MS:
+            if round(self._clock.boot_s() * 1000) - before_ms < _READ_TOGETHER_MS:
                 return now_ms - before_ms
