@@ -266,7 +266,7 @@ def is_too_late(born_ms: int, poll_ms: int, now_ms: int) -> bool:
 
 
 def deadline_ms(born_ms: int, poll_ms: int, clock: Clock) -> int:
-    """Return when a waiting pop is answered without messages, by the monotonic clock, which nobody sets.
+    """Return when a waiting pop is answered without messages, by the monotonic clock, which does not step.
 
     The client's clock may be ahead of the broker's.
     """
