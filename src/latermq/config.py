@@ -168,6 +168,7 @@ class PopConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_unjournalled: int = 100_000  # replies that wait for the journal, while the disk is full
     lease: Duration = Duration.parse("60s")  # how long a proxy's client holds messages after its last report
     max_hold: Duration = Duration.parse("3h")  # how long a proxy's client may hold messages
+    max_reported_topics: int = 256  # shown of a group whose clients proxies report: each report copies them
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -269,6 +270,17 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_unsent: Size = Size.parse("64MiB")  # popped messages of consumers that read slowly, in all
     return_timeout: Duration = Duration.parse("60s")  # for the return of messages whose consumer has gone
     max_returns: int = 10_000  # such returns that wait for another try, because a broker is away or busy
+    max_send_messages: int = 1_000  # in one SendMessage: about 20 ms, during which no other client is served
+    max_ack_entries: int = 4_096  # in one AckMessage: about 40 ms
+    # Of one message. RocketMQ's proxy has the same defaults, except that it does not count keys.
+    max_user_properties: int = 128
+    max_user_properties_size: Size = Size.parse("16KiB")  # with the tag and the keys
+    max_keys: int = 4_096
+    max_message_group: int = 63  # bytes
+    max_recovery: Duration = Duration.parse("1h")  # the first check of a transaction that a producer asks for
+    min_invisible: Duration = Duration.parse("10s")  # that a receive may ask for
+    max_invisible: Duration = Duration.parse("12h")  # that a receive or a change may ask for
+    max_look_ups: int = 1_000  # of topics at the same time, and as many of groups
     request_timeout: Duration = Duration.parse("60s")  # for a request to arrive completely
     stalled_timeout: Duration = Duration.parse("60s")  # a peer that reads nothing for this long is disconnected
     idle_timeout: Duration = Duration.parse("120s")  # of a connection without calls
@@ -463,6 +475,11 @@ def _check_proxy(proxy: ProxyConfig) -> None:
     for name in ("route_refresh", "broker_timeout", "client_timeout", "lost_client_timeout", "poll_timeout"):
         if not getattr(proxy, name):
             raise ConfigError(f"proxy.{name} must be above 0")
+    for name in ("max_send_messages", "max_ack_entries", "max_message_group", "max_look_ups"):
+        if getattr(proxy, name) < 1:
+            raise ConfigError(f"proxy.{name} must be at least 1")
+    if proxy.min_invisible > proxy.max_invisible:
+        raise ConfigError("proxy.min_invisible must be at most proxy.max_invisible")
 
 
 def _check_pipeline(pipeline: PipelineConfig) -> None:

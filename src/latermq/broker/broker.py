@@ -235,7 +235,9 @@ class Broker:
         operations, positions, store = self.pop_operations, self.pop_positions, self.store
         self.pulled_queues = PulledQueues(self.in_flight, self.topics, self.members, self.client_clock)
         self.sent_answers = SentAnswers(operations, self.pop_clock, self.client_clock)
-        self.reported_clients = ReportedClients(operations, positions, self.members, self.pop_clock, self.client_clock)
+        self.reported_clients = ReportedClients(
+            operations, positions, self.members, self.pop_clock, self.client_clock, self.config.pop.max_reported_topics
+        )
         self.pops = Pops(
             operations,
             positions,

@@ -5,14 +5,20 @@ import pytest
 from latermq.broker.broker import Broker
 from latermq.broker.pop import reported_clients
 from latermq.broker.pop.pop_request import PopRequest
-from latermq.broker.pop.reported_clients import MAX_TOPICS, ReportedClient, lease_of
+from latermq.broker.pop.reported_clients import ReportedClient, lease_of
 from latermq.clock import SimulatedClock
 from latermq.config import load_config
 from latermq.model.topic import Topic
 from latermq.store.files.memory_disk import MemoryDisk
 from tests.support.admins import HOST, FakeConnection
 
-SETTINGS = ("store.segment=1MiB", "store.reserve_step=64KiB", "broker.max_message=500KiB", "broker.max_group_members=2")
+SETTINGS = (
+    "store.segment=1MiB",
+    "store.reserve_step=64KiB",
+    "broker.max_message=500KiB",
+    "broker.max_group_members=2",
+    "pop.max_reported_topics=9",
+)
 
 
 def open_broker(clock: SimulatedClock) -> Broker:
@@ -48,12 +54,12 @@ def test_a_full_group_does_not_end_the_leases_of_other_clients() -> None:
 def test_the_topics_of_a_reported_group_are_bounded() -> None:
     broker = open_broker(SimulatedClock())
     for number in range(2):
-        client = ReportedClient(f"client-{number}", "readers", [f"topic-{number}-{one}" for one in range(MAX_TOPICS)])
+        client = ReportedClient(f"client-{number}", "readers", [f"topic-{number}-{one}" for one in range(9)])
         broker.reported_clients.report("proxy", FakeConnection("127.0.0.1:5"), [client])
     group = broker.members.consumer_group("readers")
     assert group is not None
     assert len(group.members) == 2
-    assert len(group.subscriptions) == MAX_TOPICS
+    assert len(group.subscriptions) == 9
 
 
 def members_of(broker: Broker, group: str) -> list[str]:

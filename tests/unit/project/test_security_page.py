@@ -31,6 +31,7 @@ ELSEWHERE = {
 }
 NOTHING_HELD = {
     "a property read as a number",  # neither held nor refused: the message does not match
+    "pop.max_reported_topics",  # nobody is refused: further topics are not shown
     "log.max_value",  # nobody is refused, and the line says that it was cut
 }
 MAY_BE_LOWERED = {"server.max_connections", "proxy.max_connections", "store.max_open_queues"}

@@ -15,7 +15,6 @@ from latermq.model.subscription import Subscription
 
 REPORT_TIMEOUT_S = 15.0  # a client that is not reported for this long is no longer a member
 END_PAUSE_MS = 1_000  # after the end of a client, until its messages are visible
-MAX_TOPICS = 256  # shown of a group whose clients proxies report: each report of a client copies them
 POPS = "CONSUME_POP"
 _MAX_PROXIES = 4  # that report the same client
 # Goodbyes to remember. A proxy that did not get the goodbye reports the client until it forgets it, at the latest after
@@ -111,13 +110,21 @@ class ReportedClients:
     """
 
     def __init__(
-        self, operations: PopOperations, positions: PopPositions, members: Members, clock: Clock, client_clock: Clock
+        self,
+        operations: PopOperations,
+        positions: PopPositions,
+        members: Members,
+        clock: Clock,
+        client_clock: Clock,
+        max_topics: int,
     ) -> None:
+        """`max_topics` are shown of a group: each report of one of its clients copies them."""
         self._operations = operations
         self._positions = positions
         self._members = members
         self._clock = clock
         self._client_clock = client_clock
+        self._max_topics = max_topics
         self._known: dict[tuple[str, str], _Known] = {}  # (group, client id)
         self._publishers: dict[tuple[str, str], _Known] = {}  # (topic, proxy)
         self._goodbyes: dict[tuple[str, str], float] = {}  # (group, client id) → time, the oldest first
@@ -180,7 +187,7 @@ class ReportedClients:
         """Return a heartbeat that leaves the subscriptions of the group's other members as they are."""
         group = self._members.consumer_group(client.group)
         subscriptions = dict(group.subscriptions) if group is not None else {}
-        for topic in client.topics[: max(0, MAX_TOPICS - len(subscriptions))]:
+        for topic in client.topics[: max(0, self._max_topics - len(subscriptions))]:
             subscriptions.setdefault(topic, Subscription(topic=topic))
         consumer = Consumer(
             group=client.group,

@@ -1,7 +1,7 @@
 """Messages of 5.x senders: their checks, and what the broker stores of them.
 
-Limits, codes and properties are those of RocketMQ's proxy. Delivery times are checked by the broker, which knows how
-far ahead they may be.
+Codes, properties and the defaults of limits are those of RocketMQ's proxy. Delivery times are checked by the broker,
+which knows how far ahead they may be.
 """
 
 import re
@@ -16,11 +16,6 @@ from latermq.protocol.messaging.refusals import CallRefused
 from latermq.protocol.messaging.times import MAX_TIMESTAMP_S, duration_ms, timestamp_ms
 
 SYSFLAG_HALF = 0x4  # the message is part of a transaction that is not yet committed
-MAX_USER_PROPERTIES = 128
-MAX_USER_PROPERTIES_BYTES = 16 * 1024
-MAX_KEYS = 4_096
-MAX_MESSAGE_GROUP_BYTES = 63
-MAX_RECOVERY_S = 3600
 # Left for what the broker adds: region, cluster, and the properties of a timer with the name of its topic.
 _PROPERTIES_RESERVE_BYTES = 1024
 _MAX_UTF8_BYTES = 4  # per character
@@ -32,6 +27,17 @@ _TRANSACTION: int = pb.TRANSACTION
 _LITE: int = pb.LITE  # the types from here on are not supported
 _GZIP: int = pb.GZIP
 _control_character = re.compile("[\x00-\x1f\x7f-\x9f]").search
+
+
+class SendLimits(NamedTuple):
+    """Limits of one message, which are settings of the proxy."""
+
+    body_bytes: int
+    user_properties: int
+    user_properties_bytes: int  # with the tag and the keys
+    keys: int
+    message_group_bytes: int
+    recovery_s: int
 
 
 class SentMessage(NamedTuple):
@@ -48,14 +54,14 @@ class SentMessage(NamedTuple):
     delivery_ms: int | None
 
 
-def sent_message(message: pb.Message, topic: str, remote_host: str, now_ms: int, max_body_bytes: int) -> SentMessage:
+def sent_message(message: pb.Message, topic: str, remote_host: str, now_ms: int, limits: SendLimits) -> SentMessage:
     """Check a message to a valid topic, and return what to send. Raises CallRefused. Takes 5 µs."""
     body = message.body
     if not body:
         raise CallRefused(pb.MESSAGE_BODY_EMPTY, "the message body is empty")
-    if len(body) > max_body_bytes:
+    if len(body) > limits.body_bytes:
         raise CallRefused(
-            pb.MESSAGE_BODY_TOO_LARGE, f"the message body has {len(body)} bytes; the limit is {max_body_bytes}"
+            pb.MESSAGE_BODY_TOO_LARGE, f"the message body has {len(body)} bytes; the limit is {limits.body_bytes}"
         )
     system = message.system_properties
     message_id = system.message_id
@@ -69,14 +75,14 @@ def sent_message(message: pb.Message, topic: str, remote_host: str, now_ms: int,
     born_host = system.born_host
     if not born_host or not (born_host.isprintable() or _is_clean(born_host)):
         born_host = remote_host
-    parts = [own_properties(message_id, topic, born_host), _labels(message, system)]
+    parts = [own_properties(message_id, topic, born_host), _labels(message, system, limits)]
     sysflag = SYSFLAG_COMPRESSED if system.body_encoding == _GZIP else 0
     delivery_ms = None
     kind, message_type = _NORMAL, system.message_type
     group = system.message_group
     if group:
         kind = pb.FIFO
-        parts.append(f"__SHARDINGKEY\x01{_message_group(group)}\x02")
+        parts.append(f"__SHARDINGKEY\x01{_message_group(group, limits.message_group_bytes)}\x02")
     if system.HasField("delivery_timestamp"):
         kind = pb.DELAY
         delivery_ms = _delivery_ms(system)
@@ -84,7 +90,7 @@ def sent_message(message: pb.Message, topic: str, remote_host: str, now_ms: int,
     if message_type == _TRANSACTION:
         kind = _TRANSACTION
         sysflag |= SYSFLAG_HALF
-        parts.append(f"TRAN_MSG\x01true\x02{_recovery(system)}")
+        parts.append(f"TRAN_MSG\x01true\x02{_recovery(system, limits.recovery_s)}")
     trace_context = system.trace_context
     if trace_context:
         if not _is_clean(trace_context):
@@ -111,9 +117,9 @@ def _is_clean(text: str) -> bool:
     return text.isprintable() or _control_character(text) is None
 
 
-def _labels(message: pb.Message, system: pb.SystemProperties) -> str:
+def _labels(message: pb.Message, system: pb.SystemProperties, limits: SendLimits) -> str:
     """Return the properties that the user chose: tag, keys, and those with the user's own names."""
-    labels = _user_properties(message) if message.user_properties else ""
+    labels = _user_properties(message, limits.user_properties) if message.user_properties else ""
     tag = system.tag
     if tag:
         if tag.isspace() or "|" in tag or not _is_clean(tag):
@@ -121,24 +127,22 @@ def _labels(message: pb.Message, system: pb.SystemProperties) -> str:
         labels = f"{labels}TAGS\x01{tag}\x02"
     given = system.keys
     if given:
-        if len(given) > MAX_KEYS:
-            raise CallRefused(pb.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(given)} keys; the limit is {MAX_KEYS}")
+        if len(given) > limits.keys:
+            raise CallRefused(pb.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(given)} keys; the limit is {limits.keys}")
         keys = given[0] if len(given) == 1 else " ".join(given)
         if not _is_clean(keys) or any(map(str.isspace, given)):
             raise CallRefused(pb.ILLEGAL_MESSAGE_KEY, "a key is blank or contains control characters")
         if keys and not keys.isspace():  # empty keys are ignored
             labels = f"{labels}KEYS\x01{keys}\x02"
-    if len(labels) * _MAX_UTF8_BYTES > MAX_USER_PROPERTIES_BYTES:
-        _check_labels(message, system)
+    if len(labels) * _MAX_UTF8_BYTES > limits.user_properties_bytes:
+        _check_labels(message, system, limits.user_properties_bytes)
     return labels
 
 
-def _user_properties(message: pb.Message) -> str:
+def _user_properties(message: pb.Message, limit: int) -> str:
     user = message.user_properties
-    if len(user) > MAX_USER_PROPERTIES:
-        raise CallRefused(
-            pb.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(user)} user properties; the limit is {MAX_USER_PROPERTIES}"
-        )
+    if len(user) > limit:
+        raise CallRefused(pb.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(user)} user properties; the limit is {limit}")
     parts = []
     for name, value in user.items():
         if not name or is_system_name(name):
@@ -154,22 +158,22 @@ def _user_properties(message: pb.Message) -> str:
     return "".join(parts)
 
 
-def _check_labels(message: pb.Message, system: pb.SystemProperties) -> None:
+def _check_labels(message: pb.Message, system: pb.SystemProperties, limit_bytes: int) -> None:
     """Count what may be too much: names and values, the tag and the keys."""
     texts = [text for pair in message.user_properties.items() for text in pair]
     size = sum(len(text.encode()) for text in (*texts, system.tag, *system.keys))
-    if size > MAX_USER_PROPERTIES_BYTES:
+    if size > limit_bytes:
         raise CallRefused(
             pb.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"user properties, tag and keys have {size} bytes; the limit is {MAX_USER_PROPERTIES_BYTES}",
+            f"user properties, tag and keys have {size} bytes; the limit is {limit_bytes}",
         )
 
 
-def _message_group(group: str) -> str:
-    if group.isspace() or len(group.encode()) > MAX_MESSAGE_GROUP_BYTES or not _is_clean(group):
+def _message_group(group: str, limit_bytes: int) -> str:
+    if group.isspace() or len(group.encode()) > limit_bytes or not _is_clean(group):
         raise CallRefused(
             pb.ILLEGAL_MESSAGE_GROUP,
-            f"the message group is blank, longer than {MAX_MESSAGE_GROUP_BYTES} bytes, or contains control characters",
+            f"the message group is blank, longer than {limit_bytes} bytes, or contains control characters",
         )
     return group
 
@@ -181,14 +185,14 @@ def _delivery_ms(system: pb.SystemProperties) -> int:
     return max(delivery_ms, 1)  # a time in the past means now
 
 
-def _recovery(system: pb.SystemProperties) -> str:
+def _recovery(system: pb.SystemProperties, limit_s: int) -> str:
     """Return the property that delays the first check of a transaction."""
     if not system.HasField("orphaned_transaction_recovery_duration"):
         return ""
     seconds = duration_ms(system.orphaned_transaction_recovery_duration) // 1000
-    if seconds > MAX_RECOVERY_S:
+    if seconds > limit_s:
         raise CallRefused(
-            pb.BAD_REQUEST, f"the transaction's recovery duration is {seconds} s; the limit is {MAX_RECOVERY_S} s"
+            pb.BAD_REQUEST, f"the transaction's recovery duration is {seconds} s; the limit is {limit_s} s"
         )
     return f"CHECK_IMMUNITY_TIME_IN_SECONDS\x01{max(seconds, 0)}\x02"
 

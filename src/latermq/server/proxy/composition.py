@@ -69,8 +69,8 @@ class ProxyParts:
             ClientCalls(self.clients),
             self._sends,
             self._receives,
-            AckCalls(AckBatches(self.link, loop.call_soon)),
-            HeldMessageCalls(self.link),
+            AckCalls(AckBatches(self.link, loop.call_soon), config.proxy.max_ack_entries),
+            HeldMessageCalls(self.link, config.proxy.max_invisible),
             TransactionCalls(self.link, self.topics),
         )
         for subject in subjects:

@@ -46,7 +46,7 @@ OWN_FAMILIES = tuple(_FAMILIES.values())
 FAMILIES = (*OWN_FAMILIES, *SERVER_FAMILIES)
 PROXY_LIMITS = (
     Limit("proxy.max_routes", "topic_entries"),
-    Limit("look_ups", "topic_fetches", "topic_max_fetches"),
+    Limit("proxy.max_look_ups", "topic_fetches"),
     Limit("proxy.max_broker_requests", "broker_requests"),
     Limit("proxy.max_clients", "clients"),
     Limit("proxy.max_clients_per_address", "address_clients"),

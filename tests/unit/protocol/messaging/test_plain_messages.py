@@ -11,9 +11,10 @@ from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.plain_messages import plain_message
 from latermq.protocol.messaging.refusals import CallRefused
 from latermq.protocol.messaging.resources import full_name
-from latermq.protocol.messaging.sent_messages import SentMessage, sent_message
+from latermq.protocol.messaging.sent_messages import SendLimits, SentMessage, sent_message
 
 MAX_BODY_BYTES = 1 << 20
+LIMITS = SendLimits(MAX_BODY_BYTES, 128, 16 * 1024, 4_096, 63, 3_600)
 ID = "0156F7E71C361B21BC04BDA00000000000"
 
 
@@ -41,7 +42,7 @@ def full_path(data: bytes) -> SentMessage | None:
         messages = pb.SendMessageRequest.FromString(data).messages
         if len(messages) != 1:
             return None
-        return sent_message(messages[0], full_name(messages[0].topic), "1.2.3.4", 7, MAX_BODY_BYTES)
+        return sent_message(messages[0], full_name(messages[0].topic), "1.2.3.4", 7, LIMITS)
     except (DecodeError, CallRefused):
         return None
 

@@ -15,10 +15,11 @@ from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.messages import message_of
 from latermq.protocol.messaging.property_names import ROCKETMQ_NAMES, is_system_name
 from latermq.protocol.messaging.refusals import CallRefused
-from latermq.protocol.messaging.sent_messages import SentMessage, sent_message
+from latermq.protocol.messaging.sent_messages import SendLimits, SentMessage, sent_message
 
 NOW_MS = 1_700_000_000_000
 MAX_BODY = 1000
+LIMITS = SendLimits(MAX_BODY, 128, 16 * 1024, 4_096, 63, 3_600)
 Change = Callable[[pb.Message], object]
 
 
@@ -29,7 +30,7 @@ def message(**system: object) -> pb.Message:
 
 
 def sent(one: pb.Message) -> SentMessage:
-    return sent_message(one, "orders", "10.0.0.9", NOW_MS, MAX_BODY)
+    return sent_message(one, "orders", "10.0.0.9", NOW_MS, LIMITS)
 
 
 def test_a_plain_message_gets_its_id_its_producer_group_and_its_host() -> None:

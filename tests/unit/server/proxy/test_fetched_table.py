@@ -4,10 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from latermq.errors import Busy, LaterMQError, TopicNotFound
-from latermq.server.proxy.brokers import fetched_table
 from latermq.server.proxy.brokers.fetched_table import RETRY_S, Fetched, FetchedTable
 
 FRESH_S = 30.0
@@ -16,13 +13,13 @@ FRESH_S = 30.0
 class Source:
     """Counts fetches, and fails on request."""
 
-    def __init__(self, max_entries: int = 100) -> None:
+    def __init__(self, max_entries: int = 100, max_fetches: int = 50) -> None:
         self.now_s = 1000.0
         self.fetched: list[str] = []
         self.error: Exception | None = None
         self.blocked = False
         self.last: list[str | None] = []
-        self.table: FetchedTable[str] = FetchedTable(self.fetch, lambda: self.now_s, max_entries)
+        self.table: FetchedTable[str] = FetchedTable(self.fetch, lambda: self.now_s, max_entries, max_fetches)
 
     async def fetch(self, name: str, last: str | None) -> Fetched[str]:
         self.fetched.append(name)
@@ -110,9 +107,7 @@ def test_unknown_names_do_not_grow_the_table() -> None:
     run(scenario, max_entries=10)
 
 
-def test_fetches_at_the_same_time_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetched_table, "MAX_FETCHES", 3)
-
+def test_fetches_at_the_same_time_are_bounded() -> None:
     async def scenario(source: Source) -> None:
         source.blocked = True
         found: list[str | LaterMQError] = []
@@ -121,7 +116,7 @@ def test_fetches_at_the_same_time_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         assert [type(one) for one in found] == [Busy, Busy]
         assert source.table.statistics()["fetches"] == 3
 
-    run(scenario)
+    run(scenario, max_fetches=3)
 
 
 def test_a_refresh_of_an_outdated_value_happens_once_per_second() -> None:

@@ -107,8 +107,8 @@ def endpoints(link: FakeLink, soon: list[Callable[[], None]]) -> list[CallEndpoi
     return [
         *SendCalls(broker_link, topics, Config(), clock).endpoints,
         *receives.endpoints,
-        *AckCalls(AckBatches(broker_link, soon.append)).endpoints,
-        *HeldMessageCalls(broker_link).endpoints,
+        *AckCalls(AckBatches(broker_link, soon.append), 4_096).endpoints,
+        *HeldMessageCalls(broker_link, Config().proxy.max_invisible).endpoints,
         *TransactionCalls(broker_link, topics).endpoints,
     ]
 

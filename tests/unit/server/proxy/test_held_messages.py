@@ -8,11 +8,12 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from latermq.client.session.failures import ConnectFailed
+from latermq.config import Config
 from latermq.group.pop.handles import decode_handle
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.server.proxy.brokers.broker_link import BrokerLink
-from latermq.server.proxy.calls.ack_calls import MAX_ENTRIES, MAX_ROWS, AckBatches, AckCalls
+from latermq.server.proxy.calls.ack_calls import MAX_ROWS, AckBatches, AckCalls
 from latermq.server.proxy.calls.held_message_calls import HeldMessageCalls
 from tests.support.proxy_calls import FakeCall, FakeLink, FakeProxy
 
@@ -32,7 +33,8 @@ class Consumer:
         link = cast(BrokerLink, self.link)
         self._soon: list[Callable[[], None]] = []
         self.proxy = FakeProxy([
-            *AckCalls(AckBatches(link, self._soon.append)).endpoints, *HeldMessageCalls(link).endpoints,
+            *AckCalls(AckBatches(link, self._soon.append), 1_500).endpoints,
+            *HeldMessageCalls(link, Config().proxy.max_invisible).endpoints,
         ])  # fmt: skip
 
     def ack(self, *handles: str, topic: pb.Resource = TOPIC, group: pb.Resource = GROUP) -> FakeCall:
@@ -139,7 +141,7 @@ def test_a_reply_that_makes_no_sense_fails_its_entries(body: bytes) -> None:
 
 def test_the_number_of_entries_is_bounded() -> None:
     consumer = Consumer()
-    assert acked(consumer.ack(*[handle()] * (MAX_ENTRIES + 1))) == (pb.PAYLOAD_TOO_LARGE, [])
+    assert acked(consumer.ack(*[handle()] * 1_501)) == (pb.PAYLOAD_TOO_LARGE, [])
     consumer.turn()
     assert consumer.link.take() == []
 

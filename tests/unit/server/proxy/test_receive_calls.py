@@ -176,12 +176,20 @@ def test_a_push_consumer_holds_messages_by_lease() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 9, 12 * 3600 + 1, -1, 1 << 40])
-def test_invisible_times_have_limits(seconds: int) -> None:
+def test_default_invisible_times_have_limits(seconds: int) -> None:
     receiver = Receiver()
     request = receive_request("orders", "g")
     request.invisible_duration.seconds = seconds
     assert refusal(receiver.proxy.call("ReceiveMessage", request)) == pb.ILLEGAL_INVISIBLE_TIME
     assert receiver.link.take() == []
+
+
+@pytest.mark.parametrize(("seconds", "is_accepted"), [(1, False), (2, True), (5, True), (6, False)])
+def test_the_limits_of_invisible_times_are_settings(seconds: int, is_accepted: bool) -> None:
+    receiver = Receiver(min_invisible=Duration(2_000), max_invisible=Duration(5_000))
+    request = receive_request("orders", "g")
+    request.invisible_duration.seconds = seconds
+    assert receiver.proxy.call("ReceiveMessage", request).is_open == is_accepted
 
 
 @pytest.mark.parametrize(("topic", "group", "broker", "code"), [

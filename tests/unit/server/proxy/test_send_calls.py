@@ -4,11 +4,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from google.protobuf.duration_pb2 import Duration as Seconds
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from latermq.client.session.failures import ConnectFailed, RequestTimedOut
 from latermq.clock import SimulatedClock
-from latermq.config import Config, ProxyConfig
+from latermq.config import Config, Duration, ProxyConfig, Size
 from latermq.errors import LaterMQError, TopicNotFound
 from latermq.message.recall_handle import encode_recall_handle
 from latermq.protocol.messaging import messaging_pb2 as pb
@@ -16,7 +17,7 @@ from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.queues import MessageQueue
 from latermq.server.proxy.brokers.broker_link import BrokerLink
 from latermq.server.proxy.brokers.topics import TopicInfo, Topics
-from latermq.server.proxy.calls.send_calls import MAX_MESSAGES, SendCalls
+from latermq.server.proxy.calls.send_calls import SendCalls
 from tests.support.proxy_calls import FakeCall, FakeLink, FakeProxy
 from tests.support.proxy_messages import new_message
 
@@ -24,7 +25,7 @@ from tests.support.proxy_messages import new_message
 class Sender:
     """A proxy that knows the topic `orders`, on these brokers with two queues each."""
 
-    def __init__(self, *brokers: str, kind: str = "MIXED", found: LaterMQError | None = None) -> None:
+    def __init__(self, *brokers: str, kind: str = "MIXED", found: LaterMQError | None = None, **settings: Any) -> None:
         self.link = FakeLink(*brokers)
         self.refreshed: list[str] = []
         queues = [MessageQueue("orders", broker, number) for broker in brokers for number in range(2)]
@@ -35,7 +36,7 @@ class Sender:
             refresh=self.refreshed.append,
         )
         self.calls = SendCalls(
-            cast(BrokerLink, self.link), cast(Topics, self.topics), Config(proxy=ProxyConfig(max_routes=2)),
+            cast(BrokerLink, self.link), cast(Topics, self.topics), Config(proxy=ProxyConfig(max_routes=2, **settings)),
             SimulatedClock(),
         )  # fmt: skip
         self._proxy = FakeProxy(self.calls.endpoints)
@@ -186,10 +187,10 @@ def test_a_topic_without_writable_queues_is_forbidden() -> None:
 
 
 def test_the_number_of_messages_in_a_request_is_bounded() -> None:
-    sender = Sender("a")
-    sender.send(*[new_message("orders") for _ in range(MAX_MESSAGES)])
-    assert len(sender.link.take()) == MAX_MESSAGES
-    refused = sender.send(*[new_message("orders") for _ in range(MAX_MESSAGES + 1)])
+    sender = Sender("a", max_send_messages=5)
+    sender.send(*[new_message("orders") for _ in range(5)])
+    assert len(sender.link.take()) == 5
+    refused = sender.send(*[new_message("orders") for _ in range(6)])
     assert answer(refused).status.code == pb.PAYLOAD_TOO_LARGE
 
 
@@ -234,3 +235,33 @@ def test_a_handle_of_an_unknown_broker_is_an_error() -> None:
     sender = Sender("a")
     [found] = sender.recall(encode_recall_handle("orders", "z", 1, "id")).read(pb.RecallMessageResponse)
     assert found.status.code == pb.INTERNAL_SERVER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "system", "code"),
+    [
+        ("max_keys", 2, {"keys": ["a", "b", "c"]}, pb.MESSAGE_PROPERTIES_TOO_LARGE),
+        ("max_user_properties_size", Size(4), {"keys": ["abcde"]}, pb.MESSAGE_PROPERTIES_TOO_LARGE),
+        ("max_message_group", 4, {"message_group": "abcde"}, pb.ILLEGAL_MESSAGE_GROUP),
+        (
+            "max_recovery",
+            Duration(4_000),
+            {"message_type": pb.TRANSACTION, "orphaned_transaction_recovery_duration": Seconds(seconds=5)},
+            pb.BAD_REQUEST,
+        ),
+    ],
+)
+def test_limits_of_a_message_are_settings(setting: str, value: int, system: dict[str, Any], code: int) -> None:
+    settings: dict[str, Any] = {setting: value}
+    one = new_message("orders", **system)
+    assert not Sender("a").send(one).answers  # it is sent to a broker
+    refused = Sender("a", **settings).send(one)
+    assert answer(refused).status.code == code
+
+
+def test_the_number_of_user_properties_is_a_setting() -> None:
+    one = new_message("orders")
+    one.user_properties.update({"a": "1", "b": "2"})
+    assert not Sender("a").send(one).answers
+    refused = Sender("a", max_user_properties=1).send(one)
+    assert answer(refused).status.code == pb.MESSAGE_PROPERTIES_TOO_LARGE

@@ -10,7 +10,6 @@ from latermq.errors import Busy, LaterMQError
 
 V = TypeVar("V")
 RETRY_S = 1.0  # how long a failure is remembered
-MAX_FETCHES = 1_000  # at the same time
 
 _log = structlog.get_logger(__name__)
 
@@ -39,11 +38,13 @@ class FetchedTable(Generic[V]):
         fetch: Callable[[str, V | None], Awaitable[Fetched[V]]],
         now_s: Callable[[], float],
         max_entries: int,
+        max_fetches: int,
     ) -> None:
         """`fetch` gets the name and the last value. If it raises an error, the last value is forgotten."""
         self._fetch = fetch
         self._now_s = now_s
         self._max_entries = max_entries
+        self._max_fetches = max_fetches  # at the same time
         self._entries: dict[str, _Entry[V]] = {}
         self._waiting: dict[str, list[Callable[[V | LaterMQError], None]]] = {}  # for a running fetch
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,7 +70,7 @@ class FetchedTable(Generic[V]):
         elif self._begin(name):
             self._waiting[name].append(then)
         else:
-            then(Busy(f"{MAX_FETCHES} look-ups are pending", hint="Try again in a second"))
+            then(Busy(f"{self._max_fetches} look-ups are pending", hint="Try again in a second"))
 
     def refresh(self, name: str) -> None:
         """Fetch a value again soon, because it seems to be outdated. It is used until then."""
@@ -83,7 +84,7 @@ class FetchedTable(Generic[V]):
         self._entries.pop(name, None)
 
     def statistics(self) -> dict[str, int]:
-        return {"entries": len(self._entries), "fetches": len(self._waiting), "max_fetches": MAX_FETCHES}
+        return {"entries": len(self._entries), "fetches": len(self._waiting), "max_fetches": self._max_fetches}
 
     async def close(self) -> None:
         for task in list(self._tasks):
@@ -94,7 +95,7 @@ class FetchedTable(Generic[V]):
         """Begin a fetch unless one is running. Returns False if too many are."""
         if name in self._waiting:
             return True
-        if len(self._waiting) >= MAX_FETCHES:
+        if len(self._waiting) >= self._max_fetches:
             return False
         self._waiting[name] = []
         task = asyncio.get_running_loop().create_task(self._run(name))

@@ -20,7 +20,7 @@ class Groups:
     def __init__(self, link: BrokerLink, config: ProxyConfig, now_s: Callable[[], float]) -> None:
         self._link = link
         self._fresh_s = config.route_refresh / 1000
-        self._table: FetchedTable[Group] = FetchedTable(self._fetch, now_s, config.max_routes)
+        self._table: FetchedTable[Group] = FetchedTable(self._fetch, now_s, config.max_routes, config.max_look_ups)
         self.cached = self._table.cached
         self.get = self._table.get
         self.forget = self._table.forget

@@ -34,7 +34,9 @@ class Topics:
         self._link = link
         self._fresh_s = config.proxy.route_refresh / 1000
         self._default_type = config.proxy.untyped_topics
-        self._table: FetchedTable[TopicInfo] = FetchedTable(self._fetch, now_s, config.proxy.max_routes)
+        self._table: FetchedTable[TopicInfo] = FetchedTable(
+            self._fetch, now_s, config.proxy.max_routes, config.proxy.max_look_ups
+        )
         self.cached = self._table.cached
         self.get = self._table.get
         self.refresh = self._table.refresh

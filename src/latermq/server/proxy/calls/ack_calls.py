@@ -17,8 +17,7 @@ from latermq.server.proxy.calls.call_table import CallEndpoint, Exchange, on_gro
 from latermq.server.proxy.statuses import OK, combined
 from latermq.server.remoting.access import SUB
 
-MAX_ENTRIES = 4_096  # in one request of a client: about 40 ms, during which no other client is served
-MAX_ROWS = 1_000  # in one request to a broker
+MAX_ROWS = 1_000  # in one request to a broker, whose answer others of the same broker wait for
 _EXECUTED = ("done", "repeated")
 AckRow = tuple[str, str, int, int, int]  # group, topic that it was popped from, queue id, offset, pop time
 
@@ -76,8 +75,9 @@ def _outcomes(response: Command | LaterMQError, count: int) -> list[str | LaterM
 class AckCalls:
     """The call that acknowledges messages."""
 
-    def __init__(self, batches: AckBatches) -> None:
+    def __init__(self, batches: AckBatches, max_entries: int) -> None:
         self._batches = batches
+        self._max_entries = max_entries
 
     @property
     def endpoints(self) -> list[CallEndpoint]:
@@ -98,9 +98,9 @@ class AckCalls:
         entries = request.entries
         if not entries:
             raise CallRefused(pb.BAD_REQUEST, "the request has no entries")
-        if len(entries) > MAX_ENTRIES:
+        if len(entries) > self._max_entries:
             raise CallRefused(
-                pb.PAYLOAD_TOO_LARGE, f"the request has {len(entries)} entries; the limit is {MAX_ENTRIES}"
+                pb.PAYLOAD_TOO_LARGE, f"the request has {len(entries)} entries; the limit is {self._max_entries}"
             )
         results = AckResults(exchange, request)
         for place, entry in enumerate(entries):

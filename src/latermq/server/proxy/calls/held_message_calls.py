@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from latermq.config import Duration
 from latermq.config_json.numbers import Int32, Int64
 from latermq.errors import LaterMQError
 from latermq.group.pop.handles import ReceiptHandle
@@ -15,7 +16,6 @@ from latermq.protocol.remoting.frames import Command
 from latermq.server.proxy.brokers.broker_link import BrokerLink, error_of, header_of
 from latermq.server.proxy.calls.ack_calls import read_handle, stale_handle
 from latermq.server.proxy.calls.call_table import CallEndpoint, Exchange, on_group, on_topic
-from latermq.server.proxy.calls.receive_calls import MAX_INVISIBLE_MS
 from latermq.server.proxy.calls.returned_messages import change_fields
 from latermq.server.proxy.statuses import OK
 from latermq.server.remoting.access import SUB
@@ -34,8 +34,9 @@ class ChangeReply(Struct, kw_only=True):
 class HeldMessageCalls:
     """The calls about one held message."""
 
-    def __init__(self, link: BrokerLink) -> None:
+    def __init__(self, link: BrokerLink, max_invisible: Duration) -> None:
         self._link = link
+        self._max_invisible = max_invisible
 
     @property
     def endpoints(self) -> list[CallEndpoint]:
@@ -66,11 +67,11 @@ class HeldMessageCalls:
         try:
             group, topic, handle = _held(request)
             invisible_ms = duration_ms(request.invisible_duration)
-            if not 0 <= invisible_ms <= MAX_INVISIBLE_MS:
+            if not 0 <= invisible_ms <= self._max_invisible:
                 raise CallRefused(
                     pb.ILLEGAL_INVISIBLE_TIME,
                     f"the invisible duration is {invisible_ms} ms",
-                    hint=f"Use 0 s to {MAX_INVISIBLE_MS // 3_600_000} h",
+                    hint=f"Use 0 to {self._max_invisible // 1000} s",
                 )
         except LaterMQError as error:
             refuse(error)

@@ -28,13 +28,13 @@ from latermq.server.proxy.calls.returned_messages import ReturnedMessages
 from latermq.server.proxy.statuses import OK
 from latermq.server.remoting.access import SUB, Kind, Rule
 
-MAX_BATCH = 32
-MIN_INVISIBLE_MS, MAX_INVISIBLE_MS = 10_000, 12 * 3_600_000
+MAX_BATCH = 32  # of one pop, in the protocol of brokers
 LEASED_INVISIBLE_MS = 60_000  # in handles of leased messages, where it means nothing
 MAX_POLL_MS = 240_000  # what brokers allow
 # An answer must arrive before the deadline of its call: later, its messages would be lost until they are visible again.
 DEADLINE_MARGIN_MS = 1_500
-# In the header of a pop. A header that exceeds a broker's limit would end the connection, which all clients share.
+# Not settings: they fit into the header of a pop, and a header that exceeds the limit of the protocol would end the
+# connection, which all clients share.
 MAX_EXPRESSION_CHARS, MAX_ATTEMPT_ID_CHARS = 4_096, 1_024
 _CHUNK_BYTES = 64 * 1024  # of records, between two looks at whether the client reads them
 _EMPTY = (Response.PULL_NOT_FOUND, Response.POLLING_TIMEOUT)
@@ -88,6 +88,7 @@ class ReceiveCalls:
         self._broker_timeout_ms = config.proxy.broker_timeout
         self._max_unsent_bytes = config.proxy.max_unsent
         self._outage_pause_ms = config.proxy.outage_pause
+        self._min_invisible, self._max_invisible = config.proxy.min_invisible, config.proxy.max_invisible
         self._waiting: dict[_Receive, None] = {}
         self.unsent_bytes = 0  # of messages whose clients read slowly
         self._is_stopping = False
@@ -130,7 +131,7 @@ class ReceiveCalls:
             "topic": topic,
             "queueId": "-1",
             "maxMsgNums": str(min(request.batch_size, MAX_BATCH) if request.batch_size > 0 else MAX_BATCH),
-            "invisibleTime": str(_invisible_ms(request)),
+            "invisibleTime": str(self._invisible_ms(request)),
             "pollTime": str(poll_ms),
             "bornTime": "0",  # the broker's own time: its clock may differ
             "initMode": "1",
@@ -178,6 +179,18 @@ class ReceiveCalls:
         if request.HasField("long_polling_timeout"):
             return max(0, min(duration_ms(request.long_polling_timeout), longest_ms))
         return longest_ms if exchange.call.deadline_s is not None else self._default_poll_ms
+
+    def _invisible_ms(self, request: pb.ReceiveMessageRequest) -> int:
+        if request.auto_renew:
+            return LEASED_INVISIBLE_MS
+        invisible_ms = duration_ms(request.invisible_duration)
+        if not self._min_invisible <= invisible_ms <= self._max_invisible:
+            raise CallRefused(
+                pb.ILLEGAL_INVISIBLE_TIME,
+                f"the invisible duration is {invisible_ms} ms",
+                hint=f"Use {self._min_invisible // 1000} to {self._max_invisible // 1000} s",
+            )
+        return invisible_ms
 
     # For the receives
 
@@ -376,16 +389,3 @@ def _longest_ms(call: Call) -> int:
         return MAX_POLL_MS
     left_ms = max(0, int((call.deadline_s - call.connection.now_s()) * 1000))
     return min(MAX_POLL_MS, left_ms - min(DEADLINE_MARGIN_MS, left_ms // 3))
-
-
-def _invisible_ms(request: pb.ReceiveMessageRequest) -> int:
-    if request.auto_renew:
-        return LEASED_INVISIBLE_MS
-    invisible_ms = duration_ms(request.invisible_duration)
-    if not MIN_INVISIBLE_MS <= invisible_ms <= MAX_INVISIBLE_MS:
-        raise CallRefused(
-            pb.ILLEGAL_INVISIBLE_TIME,
-            f"the invisible duration is {invisible_ms} ms",
-            hint=f"Use {MIN_INVISIBLE_MS // 1000} s to {MAX_INVISIBLE_MS // 3_600_000} h",
-        )
-    return invisible_ms

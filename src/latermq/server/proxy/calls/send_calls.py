@@ -23,7 +23,7 @@ from latermq.protocol.messaging.plain_messages import plain_message
 from latermq.protocol.messaging.queue_choice import queue_of_group
 from latermq.protocol.messaging.refusals import CallRefused
 from latermq.protocol.messaging.resources import full_name
-from latermq.protocol.messaging.sent_messages import SentMessage, sent_message
+from latermq.protocol.messaging.sent_messages import SendLimits, SentMessage, sent_message
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import JSON, Command
 from latermq.protocol.remoting.queues import MessageQueue
@@ -33,8 +33,8 @@ from latermq.server.proxy.calls.call_table import CallEndpoint, Exchange, on_top
 from latermq.server.proxy.statuses import OK, combined
 from latermq.server.remoting.access import PUB, Kind, Rule
 
-MAX_MESSAGES = 1_000  # in one request: about 20 ms, during which no other client is served
-MAX_HANDLE_CHARS = 50_000  # a unique key may be nearly as long as all properties of a record
+# As long as a handle can be in this protocol: a unique key may be nearly as long as all properties of a record.
+MAX_HANDLE_CHARS = 50_000
 MIXED = "MIXED"
 _TYPE_NAMES: dict[int, str] = {
     pb.NORMAL: "NORMAL", pb.FIFO: "FIFO", pb.DELAY: "DELAY", pb.TRANSACTION: "TRANSACTION",
@@ -71,7 +71,17 @@ class SendCalls:
         self._link = link
         self._topics = topics
         self._clock = clock
-        self._max_body_bytes = config.broker.max_message
+        proxy = config.proxy
+        self._limits = SendLimits(
+            body_bytes=config.broker.max_message,
+            user_properties=proxy.max_user_properties,
+            user_properties_bytes=proxy.max_user_properties_size,
+            keys=proxy.max_keys,
+            message_group_bytes=proxy.max_message_group,
+            recovery_s=proxy.max_recovery // 1000,
+        )
+        self._max_body_bytes = self._limits.body_bytes
+        self._max_messages = proxy.max_send_messages
         self._default_queues = config.broker.default_queues
         self._max_targets = config.proxy.max_routes
         self._targets: dict[str, _Target] = {}
@@ -109,9 +119,9 @@ class SendCalls:
         if not messages:
             raise CallRefused(pb.MESSAGE_CORRUPTED, "the request has no message")
         topic = full_name(messages[0].topic)
-        if len(messages) > MAX_MESSAGES:
+        if len(messages) > self._max_messages:
             raise CallRefused(
-                pb.PAYLOAD_TOO_LARGE, f"the request has {len(messages)} messages; the limit is {MAX_MESSAGES}"
+                pb.PAYLOAD_TOO_LARGE, f"the request has {len(messages)} messages; the limit is {self._max_messages}"
             )
         if len(messages) > 1 and any(full_name(message.topic) != topic for message in messages):
             raise CallRefused(pb.MESSAGE_CORRUPTED, "the messages of a request must have the same topic")
@@ -149,14 +159,14 @@ class SendCalls:
         target = self._targets.get(topic)
         if target is None or target.info is not info:
             target = self._new_target(info)
-        now_ms, max_bytes, peer = self._clock.now_ms(), self._max_body_bytes, exchange.call.connection.peer[0]
+        now_ms, limits, peer = self._clock.now_ms(), self._limits, exchange.call.connection.peer[0]
         if len(messages) == 1:
-            one = sent_message(messages[0], topic, peer, now_ms, max_bytes)
+            one = sent_message(messages[0], topic, peer, now_ms, limits)
             if info.message_type != MIXED:
                 _check_type(one, info)
             self._request(target, one, self._only_result(exchange, one))
             return
-        sent = [sent_message(message, topic, peer, now_ms, max_bytes) for message in messages]
+        sent = [sent_message(message, topic, peer, now_ms, limits) for message in messages]
         for one in sent:
             _check_type(one, info)
         results = _Results(exchange, [one.message_id for one in sent])
