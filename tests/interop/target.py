@@ -32,14 +32,14 @@ class Cluster:
 
 @contextlib.contextmanager
 def running_cluster(
-    folder: Path, *, levels: str = "", max_delay_s: int = 0, check_every_s: int = 0
+    folder: Path, *, levels: str = "", max_delay_s: int = 0, check_every_s: int = 0, check_after_s: int = 0
 ) -> Iterator[Cluster]:
     """Run the target in `folder`, with other delay levels, another limit for timers or faster checks if given."""
     if IS_APACHE:
         peer_settings = {"messageDelayLevel": levels} if levels else {}
         if check_every_s:
-            every_ms = str(check_every_s * 1_000)
-            peer_settings |= {"transactionTimeOut": every_ms, "transactionCheckInterval": every_ms}
+            after_ms, every_ms = str(check_after_s * 1_000), str(check_every_s * 1_000)
+            peer_settings |= {"transactionTimeOut": after_ms, "transactionCheckInterval": every_ms}
         peer_settings |= {"timerMaxDelaySec": str(max_delay_s)} if max_delay_s else {}
         with apache_peer(folder, peer_settings, heap="1g") as peer:
             yield Cluster(peer.namesrv, peer.broker_address, peer.log_tail)
@@ -47,8 +47,8 @@ def running_cluster(
         settings = ["--set", f"timer.levels={levels}"] if levels else []
         settings += ["--set", f"timer.max_delay={max_delay_s}s"] if max_delay_s else []
         if check_every_s:
-            for setting in ("check_after", "check_every"):
-                settings += ["--set", f"transaction.{setting}={check_every_s}s"]
+            for setting, time_s in (("check_after", check_after_s), ("check_every", check_every_s)):
+                settings += ["--set", f"transaction.{setting}={time_s}s"]
         with serving(folder, "--no-http", "--no-grpc", "--no-pipeline", *settings) as server:
             yield Cluster(server.namesrv, server.broker, server.log)
 
