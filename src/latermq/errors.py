@@ -20,6 +20,9 @@ class LaterMQError(Exception):
         self.hint = _truncated(redacted(hint))
         super().__init__(self.message)
 
+    def __str__(self) -> str:
+        return self.remark
+
     @property
     def remark(self) -> str:
         """The text for the peer: what happened, then what to do."""

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["cancel", "make_report", "move", "open_session", "pending", "read_timeline", "register", "schedule"]
+__all__ = [
+    "cancel", "make_report", "move", "open_session", "pending", "preview", "read_timeline", "register", "resume",
+    "schedule",
+]  # fmt: skip
 
 # The public functions for Spark users, imported on first use. Their modules load Spark, and a build without Spark must
 # not wait for that.
@@ -17,7 +20,9 @@ _JOBS = {
     "move": "bulk.bulk",
     "open_session": "spark.session",
     "pending": "query.pending_timers",
+    "preview": "bulk.bulk",
     "read_timeline": "query.pending_timers",
+    "resume": "bulk.bulk",
     "schedule": "bulk.bulk_schedule",
 }
 

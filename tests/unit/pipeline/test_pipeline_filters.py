@@ -115,7 +115,7 @@ def network() -> Iterator[None]:
 
 def read(options: SourceOptions, filters: list[Filter]) -> tuple[list[Row], list[Filter]]:
     """The rows that the source yields, and the filters that it leaves to Spark."""
-    reader = source.TopicReader(options, tuple(values))
+    reader = source.TopicReader(options, {name: name for name in values})
     left = list(reader.pushFilters(filters))
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: (row["broker"], row["queue_id"], row["queue_offset"])), left

@@ -13,7 +13,7 @@ import pytest
 
 from latermq.errors import CorruptStore, IllegalMessage
 from latermq.pipeline.bulk import job_keys, spool
-from latermq.pipeline.bulk.bulk_job import files_in
+from latermq.pipeline.bulk.bulk_job import files_in, job_folder
 from latermq.pipeline.bulk.job_keys import JobKeys, Keys, keys_of
 from latermq.pipeline.bulk.row_frames import Target, requests_of
 from latermq.pipeline.bulk.spool import Scheduled, SpoolFile, count_repeated, send_spool, write_spool
@@ -24,6 +24,10 @@ from tests.support.faults.aging_broker import AgingBroker
 from tests.support.rows import Row, batch_of
 
 TARGET = Target("job", ("broker-a",))
+
+
+def keys_at(root: Root, job: str = "job") -> JobKeys:
+    return JobKeys(root, job_folder(root, job))
 
 
 class _Reply:
@@ -89,7 +93,7 @@ class Scene:
         )
 
     def run(self, *keys: str) -> Scheduled:
-        return send_spool(self.root, self.files(*keys), {"broker-a": "h:1"}, "job")
+        return send_spool(self.root, self.files(*keys), {"broker-a": "h:1"}, keys_at(self.root), "job")
 
     def delivered(self) -> int:
         return sum(len(self.aging.bodies(queue_id=queue)) for queue in range(8))
@@ -124,7 +128,7 @@ def test_a_run_that_failed_half_way_goes_on_with_the_rest(scene: Scene, monkeypa
     scene.fails_at = 3
     with pytest.raises(IllegalMessage):
         scene.run(*keys)
-    assert len(JobKeys(scene.root, "job")) == 6
+    assert len(keys_at(scene.root)) == 6
     scene.aging.age()
     assert scene.run(*keys) == Scheduled(6, 6)
 
@@ -185,7 +189,7 @@ def test_a_file_that_another_run_has_made_one_with_others_is_looked_for_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = open_root(str(tmp_path))
-    JobKeys(root, "job").add([keys("a")])
+    keys_at(root).add([keys("a")])
     (first,) = (tmp_path / "bulk" / "job" / "scheduled").iterdir()
 
     def list_and_lose(*asked: Any) -> list[str]:
@@ -195,28 +199,28 @@ def test_a_file_that_another_run_has_made_one_with_others_is_looked_for_there(
         return names
 
     monkeypatch.setattr(job_keys, "files_in", list_and_lose)
-    assert JobKeys(root, "job").known(keys("a", "b")).tolist() == [True, False]
+    assert keys_at(root).known(keys("a", "b")).tolist() == [True, False]
 
 
 def test_many_small_files_become_one_and_keep_every_key(tmp_path: Path) -> None:
     root = open_root(str(tmp_path))
-    book = JobKeys(root, "job")
+    book = keys_at(root)
     for number in range(job_keys.MAX_FILES + 1):
         book.add([keys(f"a{number}"), keys(f"b{number}", f"a{number}")])
     book.merge_files()
     assert len(list((tmp_path / "bulk" / "job" / "scheduled").iterdir())) == 1
-    again = JobKeys(root, "job")
+    again = keys_at(root)
     again.merge_files()
     assert len(again) == 2 * (job_keys.MAX_FILES + 1)
     assert again.known(keys("a7", "b32", "c")).tolist() == [True, True, False]
-    assert JobKeys(root, "other").known(keys("a7")).tolist() == [False]
+    assert keys_at(root, "other").known(keys("a7")).tolist() == [False]
 
 
 def test_keys_that_end_in_zeros_are_not_mixed_up(tmp_path: Path) -> None:
     odd = np.frombuffer(bytes(16) + b"\1" + bytes(15) + bytes(15) + b"\1", "S16")
-    book = JobKeys(open_root(str(tmp_path)), "job")
+    book = keys_at(open_root(str(tmp_path)))
     book.add([odd[1:]])
-    assert JobKeys(open_root(str(tmp_path)), "job").known(odd).tolist() == [False, True, True]
+    assert keys_at(open_root(str(tmp_path))).known(odd).tolist() == [False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -224,8 +228,8 @@ def test_keys_that_end_in_zeros_are_not_mixed_up(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_said_to_be_and_not_passed_over(tmp_path: Path, damage: Any) -> None:
     root = open_root(str(tmp_path))
-    JobKeys(root, "job").add([keys("a", "b")])
+    keys_at(root).add([keys("a", "b")])
     (file,) = (tmp_path / "bulk" / "job" / "scheduled").iterdir()
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(CorruptStore, match="is damaged"):
-        JobKeys(root, "job")
+        keys_at(root)

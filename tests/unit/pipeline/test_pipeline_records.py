@@ -1,5 +1,6 @@
 """Records as columns say what `decode_record` says of each of them."""
 
+import datetime
 from random import Random
 
 import numpy as np
@@ -17,6 +18,8 @@ from latermq.message.record import Message, decode_records
 from latermq.message.record_writer import encode_record
 from latermq.pipeline.source.records import COLUMN_TYPES, RecordBlock
 
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+LAST_MS = int(datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC).timestamp() * 1000) + 1_000
 V4, V6 = pack_host("10.0.0.1", 40_000), pack_host("::1", 40_000)
 KNOWN = [
     "KEYS", "TAGS", "UNIQ_KEY", "REAL_TOPIC", "LMQ_DUE_MS", "LMQ_TIMER_ID", "LMQ_DUE_MS_X", "XKEYS", "K", "LMQ_DUE",
@@ -52,6 +55,8 @@ records = st.builds(
 
 def expected(message: Message, whole: bytes) -> dict[str, object]:
     due = message.properties.get("LMQ_DUE_MS", "")
+    due_ms = int(due) if due.isascii() and due.isdigit() else None
+    is_moment = due_ms is not None and due_ms < LAST_MS
     return {
         "broker": "b",
         "topic": message.topic,
@@ -59,7 +64,7 @@ def expected(message: Message, whole: bytes) -> dict[str, object]:
         "queue_offset": message.queue_offset,
         "kind": "message",
         "timer_id": None,
-        "due_ms": int(due) if due.isascii() and due.isdigit() else None,
+        "due_ms": due_ms,
         "unique_key": message.properties.get("UNIQ_KEY"),
         "keys": message.properties.get("KEYS"),
         "tags": message.properties.get("TAGS"),
@@ -70,6 +75,8 @@ def expected(message: Message, whole: bytes) -> dict[str, object]:
         "properties": list(message.properties.items()),
         "body": message.body,
         "record": whole,
+        "due": EPOCH + datetime.timedelta(milliseconds=due_ms or 0) if is_moment else None,
+        "body_text": message.body.decode(errors="replace"),
     }
 
 

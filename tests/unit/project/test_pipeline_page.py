@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from latermq.pipeline.source.options import OPTION_NAMES
+from latermq.pipeline.source.options import READ_OPTIONS, WRITE_OPTIONS
 from latermq.pipeline.source.source import SCHEMA as SOURCE_SCHEMA
 from latermq.pipeline.timeline.timeline import SCHEMA as TIMELINE_SCHEMA
 
@@ -18,7 +18,9 @@ def table_after(heading: str, position: int = 0) -> list[list[str]]:
 
 
 def test_every_option_is_told() -> None:
-    assert {row[0].strip("`") for row in table_after("Topics as tables and streams")} == set(OPTION_NAMES)
+    assert {row[0].strip("`") for row in table_after("Topics as tables and streams")} == set(READ_OPTIONS)
+    written = {row[0].strip("`") for row in table_after("Scheduling timers in bulk", 1)}
+    assert written == {*WRITE_OPTIONS, "namesrv", "topic"}
 
 
 def test_every_column_of_the_source_is_told_with_its_type() -> None:

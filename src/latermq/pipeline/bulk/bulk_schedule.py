@@ -5,17 +5,20 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from latermq.config import Duration
-from latermq.errors import ConfigError, IllegalMessage, LaterMQError
+from latermq.errors import IllegalMessage, LaterMQError
 from latermq.pipeline.bulk.bulk_job import brokers_of_job, check_job, find_namesrv, job_folder
+from latermq.pipeline.bulk.due_times import local_time_zone
+from latermq.pipeline.bulk.job_keys import JobKeys
 from latermq.pipeline.bulk.job_root import find_job_root
 from latermq.pipeline.bulk.row_frames import BadRow, Target, check_columns, requests_of
 from latermq.pipeline.bulk.spool import Scheduled, SpoolFile, count_repeated, send_spool, write_spool
+from latermq.pipeline.bulk.stream_job import batch_folder
 from latermq.pipeline.driver.brokers import masters, queues_of
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import Root, open_root
@@ -48,16 +51,31 @@ class Order:
 
     root_uri: str
     namesrv: str
+    job: str
     target: Target
     run: str  # identifies this run: a killed earlier run may have left files
+    batch: int | None = None  # of a stream
 
     @property
     def folder(self) -> str:
         """The folder of the spooled rows."""
-        return f"{job_folder(open_root(self.root_uri), self.target.job)}/spool/{self.run}"
+        root = open_root(self.root_uri)
+        if self.batch is None:
+            return f"{job_folder(root, self.job)}/spool/{self.run}"
+        return f"{batch_folder(root, self.job, self.batch)}/spool"
+
+    @property
+    def keys_folder(self) -> str:
+        """The folder that remembers the scheduled rows."""
+        root = open_root(self.root_uri)
+        return job_folder(root, self.job) if self.batch is None else batch_folder(root, self.job, self.batch)
+
+    def of_batch(self, batch: int) -> "Order":
+        """The same for one batch of a stream. Its rows have names of their own: a later batch may repeat their keys."""
+        return replace(self, batch=batch, target=replace(self.target, job=f"{self.job}#{batch}"))
 
 
-def make_order(root: Root, namesrv: str, job: str, topic: str = "") -> Order:
+def make_order(root: Root, namesrv: str, job: str, topic: str = "", time_zone: str = "") -> Order:
     """Query a job's brokers for their limits."""
     addresses = masters(namesrv)
     brokers = brokers_of_job(root, check_job(job), addresses)
@@ -71,8 +89,9 @@ def make_order(root: Root, namesrv: str, job: str, topic: str = "") -> Order:
         ),
         max_delay_ms=min(_max_delay_ms(one) for one in settings),
         now_ms=time.time_ns() // 1_000_000,
+        time_zone=time_zone,
     )
-    return Order(root.uri, namesrv, target, secrets.token_hex(4))
+    return Order(root.uri, namesrv, job, target, secrets.token_hex(4))
 
 
 def broker_settings(address: str) -> dict[str, str]:
@@ -94,16 +113,28 @@ def _max_delay_ms(settings: dict[str, str]) -> int:
 
 def spool_partition(order: Order, batches: Iterator[pa.RecordBatch], partition: int) -> list[SpoolFile]:
     """The work of a task: check its rows and spool them."""
+    target = order.target
+    if not target.time_zone:
+        target = replace(target, time_zone=session_time_zone())
 
     def requests() -> Iterator[Any]:
         first_row = 0
         for batch in batches:
             yield from requests_of(
-                batch, order.target, where=f" of partition {partition}" if partition else "", first_row=first_row
+                batch, target, where=f" of partition {partition}" if partition else "", first_row=first_row
             )
             first_row += batch.num_rows
 
     return write_spool(open_root(order.root_uri), order.folder, requests())
+
+
+def session_time_zone() -> str:
+    """The time zone of the Spark session whose task this is. Spark passes it to tasks only if it was set."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    given = context.getLocalProperty("spark.sql.session.timeZone") if context is not None else None
+    return given or local_time_zone()
 
 
 def send_spooled(
@@ -114,9 +145,9 @@ def send_spooled(
     try:
         addresses = masters(order.namesrv)
         check_topics(order.namesrv, addresses, files)
-        done = send_spool(root, files, addresses, order.target.job, on_sent)
+        done = send_spool(root, files, addresses, JobKeys(root, order.keys_folder), order.job, on_sent)
         if done.repeated:
-            _log.warning("job %s: %s", order.target.job, repeated_note(done))
+            _log.warning("job %s: %s", order.job, repeated_note(done))
         return done
     finally:
         remove_spool(order)
@@ -180,7 +211,8 @@ def schedule(
     schema = to_arrow_schema(rows.schema, timezone="UTC")
     check_columns({field.name: field.type for field in schema}, has_topic=bool(topic))
     servers = find_namesrv(namesrv)
-    order = make_order(find_job_root(root, servers, check_job(job)), servers, job, topic)
+    time_zone = rows.sparkSession.conf.get("spark.sql.session.timeZone") or ""
+    order = make_order(find_job_root(root, servers, check_job(job)), servers, job, topic, time_zone)
 
     def spool(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -207,16 +239,3 @@ def schedule(
         return send_spooled(order, files, on_sent)
     finally:
         remove_spool(order)
-
-
-def parse_write_options(options: dict[str, str]) -> tuple[Root, str, str, str]:
-    """Root, name servers, job and topic from the options of `df.write`."""
-    given = {name.lower(): value for name, value in options.items()}
-    unknown = given.keys() - {"namesrv", "root", "job", "topic", "path"}
-    if unknown:
-        raise ConfigError(
-            f"unknown option for writing: {', '.join(sorted(unknown))}", hint="Options: namesrv, root, job, topic"
-        )
-    servers, job = find_namesrv(given.get("namesrv")), check_job(given.get("job", ""))
-    root = find_job_root(given.get("root"), servers, job)
-    return root, servers, job, given.get("topic") or given.get("path") or ""

@@ -18,7 +18,7 @@ import numpy as np
 from latermq.arrays import Bools, Texts
 from latermq.errors import CorruptStore, StoreError
 from latermq.model.rows import RowBatch
-from latermq.pipeline.bulk.bulk_job import files_in, job_folder
+from latermq.pipeline.bulk.bulk_job import files_in
 from latermq.pipeline.timeline.root import Root, file_errors, write_file
 from latermq.protocol.remoting.rows import decode_rows
 
@@ -47,9 +47,10 @@ def keys_of(batch: RowBatch) -> Keys:
 class JobKeys:
     """All keys of one job. Senders query and add keys concurrently. Each file is written atomically."""
 
-    def __init__(self, root: Root, job: str) -> None:
+    def __init__(self, root: Root, folder: str) -> None:
+        """`folder` is that of the job, or of a batch of a stream."""
         self._root = root
-        self._folder = f"{job_folder(root, job)}/{FOLDER}"
+        self._folder = f"{folder}/{FOLDER}"
         self._files = files_in(root, self._folder, ENDING)
         self._known = self._read_all()
         self._lock = threading.Lock()

@@ -15,6 +15,7 @@ from latermq.message.properties import (
     MAX_PROPERTIES_BYTES,
 )
 from latermq.model.rows import RESERVED_PREFIXES, RESERVED_PROPERTIES, Column, RowBatch
+from latermq.pipeline.bulk.due_times import UnreadableTime, due_times_ms
 from latermq.protocol.remoting.rows import (
     KEY_SEPARATOR,
     MAX_KEYS,
@@ -41,6 +42,7 @@ class Target:
     max_body_bytes: int = 4 << 20
     max_delay_ms: int = 3650 * 86_400_000
     now_ms: int = 0
+    time_zone: str = "UTC"  # of due times without one; empty: that of the Spark session
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ _TYPE_HINTS = {
     "body": "It must be binary or a string",
     "due_ms": "It must be an integer: milliseconds since 1970",
     "delay_ms": "It must be an integer: milliseconds",
-    "due": "It must be a timestamp with a time zone; cast it, or use due_ms",
+    "due": "It must be a timestamp, a date or an ISO 8601 string; cast it, or use due_ms",
     "key": "It must be a string or an integer",
     "tag": "It must be a string",
     "properties": "It must be a map of strings to strings",
@@ -93,7 +95,7 @@ def _has_valid_type(name: str, type_: pa.DataType) -> bool:
     if name in ("due_ms", "delay_ms"):
         return bool(pa.types.is_integer(type_))
     if name == "due":
-        return bool(pa.types.is_timestamp(type_) and type_.tz is not None)
+        return bool(is_text or pa.types.is_timestamp(type_) or pa.types.is_date(type_))
     if name == "properties":
         return bool(pa.types.is_map(type_) and type_.key_type == pa.string() and type_.item_type == pa.string())
     if name == "body":
@@ -201,7 +203,7 @@ class _Rows:
             if array is None:
                 continue
             present = array.is_valid().to_numpy(zero_copy_only=False)
-            values = _milliseconds(array) if name == "due" else pc.fill_null(array, 0).cast(pa.int64()).to_numpy()
+            values = self._moments(array) if name == "due" else pc.fill_null(array, 0).cast(pa.int64()).to_numpy()
             negative = present & (values < 0)
             if negative.any():
                 row = int(negative.argmax())
@@ -219,6 +221,12 @@ class _Rows:
             limit = f"{self._target.max_delay_ms} ms"
             self._refuse(row, f"it is due in {int(ahead[row])} ms; the limit is {limit}", "Raise timer.max_delay")
         return times, from_now
+
+    def _moments(self, array: pa.Array) -> Ints:
+        try:
+            return due_times_ms(array, self._target.time_zone)
+        except UnreadableTime as error:
+            self._refuse(error.row, f"its due is {error.text!r}", "Write it like 2027-01-31T09:00:00+01:00")
 
     def _properties(self) -> Column:
         maps = self._column("properties")
@@ -281,13 +289,6 @@ def column_of(array: pa.Array) -> Column:
         return Column.empty(len(filled))
     offsets = np.frombuffer(offsets_buffer, np.int64)[filled.offset : filled.offset + len(filled) + 1]
     return Column(bytes(memoryview(data)[int(offsets[0]) : int(offsets[-1])]), offsets - offsets[0])
-
-
-def _milliseconds(array: pa.Array) -> Ints:
-    """Timestamps rounded up, because a timer is never early."""
-    micros = pc.fill_null(array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64()), 0).to_numpy()
-    rounded: Ints = -(-micros // 1000)
-    return rounded
 
 
 def _without_null_maps(maps: pa.MapArray) -> pa.MapArray:

@@ -117,6 +117,7 @@ def send_spool(
     root: Root,
     files: Sequence[SpoolFile],
     addresses: dict[str, str],
+    keys: JobKeys,
     job: str,
     on_sent: Callable[[int], None] = lambda rows: None,
 ) -> Scheduled:
@@ -125,7 +126,6 @@ def send_spool(
     `on_sent` receives the number of further rows done, in calls that do not overlap.
     """
     repeated = count_repeated(root, files)
-    keys = JobKeys(root, job)
     lock = threading.Lock()
     stopped = threading.Event()
     with ThreadPoolExecutor(LINKS_PER_BROKER * max(1, len(addresses))) as pool:

@@ -1,5 +1,6 @@
 """The data source `latermq`: topics, and the timer topic, as Spark tables and streams."""
 
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
 from latermq.pipeline.source.source import LaterMQSource
@@ -15,10 +16,12 @@ _SET_BY_STREAMS = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFE
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("latermq")` with a session."""
+    """Register `format("latermq")` with a session, which becomes the active one."""
     # Without this setting Spark refuses every source that accepts filters.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    environment = spark.sparkContext.environment  # the source gets a copy
+    # Spark refuses a name that the active session knows, whichever session registers it. This makes it the active one.
+    spark.createDataFrame([], "none int")
+    environment = _environment_of(spark)  # the source gets a copy
     placeholders = {name: "" for name in _SET_BY_STREAMS if name not in environment}
     environment.update(placeholders)
     try:
@@ -26,3 +29,11 @@ def register(spark: SparkSession) -> None:
     finally:
         for name in placeholders:
             del environment[name]
+
+
+def _environment_of(spark: SparkSession) -> dict[str, str]:
+    """The variables of Python's workers. With Spark Connect the server has them, not this session."""
+    try:
+        return spark.sparkContext.environment
+    except PySparkAttributeError:
+        return {}

@@ -16,11 +16,25 @@ DEFAULT_NAMESRV = "127.0.0.1:9876"
 # Broker name → queue id → offset, where reading starts or ends.
 Offsets = dict[str, dict[int, int]]
 
-OPTION_NAMES = (
+READ_OPTIONS = (
     "namesrv", "topic", "broker", "columns", "startingOffsets", "endingOffsets", "maxRowsPerTrigger",
     "minRowsPerTrigger", "maxTriggerDelayMs", "maxRowsPerPartition", "maxBytesPerPull",
     "failOnDataLoss", "importPrecisionMs", "epoch", "timeline",
 )  # fmt: skip
+WRITE_OPTIONS = ("job", "root", "timeZone")
+# A table has one list of options, for reading and for writing.
+OPTION_NAMES = (*READ_OPTIONS, *WRITE_OPTIONS)
+# Options that Spark passes to every source, or that programs set for every source. They have no effect here.
+SPARK_OPTIONS = (
+    "path", "checkpointLocation", "queryName", "mergeSchema", "overwriteSchema", "recursiveFileLookup",
+    "pathGlobFilter", "maxRecordsPerFile", "partitionOverwriteMode", "numPartitions",
+)  # fmt: skip
+# Spark passes the OPTIONS of a table of its catalog with and without this prefix, mixed with the table's properties.
+_OF_TABLE = "option."
+_TABLE_HINT = (
+    "Spark ignores the options of a table created with columns: leave out the columns, or create a temporary view"
+)
+_KNOWN = {name.lower() for name in (*OPTION_NAMES, *SPARK_OPTIONS)}
 
 
 @dataclass(frozen=True)
@@ -48,15 +62,31 @@ class SourceOptions:
         return self.topic == TIMER_TOPIC
 
 
-def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Parse the options as Spark passes them: names in any case, values as strings."""
+def is_catalog_table(given: Mapping[str, str]) -> bool:
+    """Whether these are the options and properties of CREATE TABLE."""
+    return "provider" in {name.lower() for name in given}
+
+
+def checked_options(given: Mapping[str, str]) -> dict[str, str]:
+    """The options by lower-case name. Refuses unknown ones, since a misspelled option must not pass unnoticed.
+
+    The properties of a catalog table are not options, and its path is a folder of Spark's warehouse.
+    """
     options = {name.lower(): value for name, value in given.items()}
-    unknown = options.keys() - {name.lower() for name in OPTION_NAMES} - {"path"}
+    if is_catalog_table(options):
+        options = {name.removeprefix(_OF_TABLE): one for name, one in options.items() if name.startswith(_OF_TABLE)}
+    unknown = options.keys() - _KNOWN
     if unknown:
         raise ConfigError(f"unknown option: {', '.join(sorted(unknown))}", hint=f"Options: {', '.join(OPTION_NAMES)}")
+    return options
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """Parse the options as Spark passes them: names in any case, values as strings."""
+    options = checked_options(given)
     topic = options.get("topic") or options.get("path")
     if not topic:
-        raise ConfigError("no topic is set", hint='Add .option("topic", "orders")')
+        raise ConfigError("no topic is set", hint=f'Add .option("topic", "orders"). {_TABLE_HINT}')
     parsed = SourceOptions(
         topic=topic,
         namesrv=options.get("namesrv") or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV,

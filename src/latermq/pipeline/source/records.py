@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from latermq.arrays import Bools, Ints, Ints8
 from latermq.errors import CorruptStore
+from latermq.message.compression import UnreadableBody, decompress
 from latermq.message.entry_id import decode_entry_ids
 from latermq.message.properties import (
     CUT,
@@ -28,6 +29,8 @@ from latermq.message.record_fields import (
     MIN_RECORD_BYTES,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
+    SYSFLAG_AT,
+    SYSFLAG_COMPRESSED,
     U32,
     body_crc32,
     u32_at_any_byte,
@@ -40,6 +43,7 @@ from latermq.pipeline.source.spans import PADDING_BYTES, WORD_BYTES, Properties,
 
 MESSAGE = 4  # the kind of a record outside the timer topic, next to those of timer_code.py
 KINDS = ("timer", "cancel", "move", "cut", "message")
+MAX_MOMENT_MS = 253_402_300_799_999  # the end of the year 9999, the last that Spark and Python know
 _LONGEST_RUN, _SHORT_RUN, _SINGLE_STEPS = 512, 20, 200
 _unpack_size = U32.unpack_from
 
@@ -63,6 +67,8 @@ COLUMN_TYPES: dict[str, pa.DataType] = {
     "properties": TEXT_MAP,
     "body": pa.binary(),
     "record": pa.binary(),
+    "due": pa.timestamp("us", "UTC"),
+    "body_text": pa.string(),
 }
 
 
@@ -191,9 +197,27 @@ class RecordBlock:
             ),
             "replaces_entry": lambda rows: _longs_of(self._replaced[1:], rows),
             "properties": self._maps,
-            "body": lambda rows: self._texts(self._bodies, rows, pa.binary(), np.ones(len(self), np.bool_)),
+            "body": self._clear_bodies,
             "record": lambda rows: self._texts(self._records, rows, pa.binary()),
+            "due": lambda rows: _moments_of(self.dues, rows),
+            "body_text": lambda rows: _decoded(self._clear_bodies(rows)),
         }
+
+    def _clear_bodies(self, rows: Ints) -> pa.Array:
+        """Bodies as consumers receive them. Compressed ones are decompressed one by one, at about 20 µs each."""
+        stored = self._texts(self._bodies, rows, pa.binary(), np.ones(len(self), np.bool_))
+        sysflags = self._read.u32(self._starts + SYSFLAG_AT)[rows]
+        compressed = sysflags & SYSFLAG_COMPRESSED != 0
+        if not compressed.any():
+            return stored
+        bodies = stored.to_pylist()
+        for at in np.flatnonzero(compressed).tolist():
+            try:
+                bodies[at] = decompress(bodies[at], int(sysflags[at]))
+            except UnreadableBody as error:
+                offset = int(self.queue_offsets[rows[at]])
+                raise UnreadableBody(f"{error.message} (queue offset {offset})", hint=error.hint) from None
+        return pa.array(bodies, pa.binary())
 
     def _locate_parts(self) -> None:
         """Locate the parts of each record, and refuse records with inconsistent lengths."""
@@ -267,6 +291,21 @@ class RecordBlock:
 @cache
 def _kind_texts() -> pa.Array:
     return pa.array(KINDS)  # not at import: Arrow loads pandas for this, which query planning does not need
+
+
+def _moments_of(values: tuple[Ints, Bools], rows: Ints) -> pa.Array:
+    """Due times as timestamps; NULL also for times after the year 9999."""
+    due_ms, present = values
+    fits = present & (due_ms <= MAX_MOMENT_MS)
+    return pa.array(np.where(fits, due_ms, 0)[rows] * 1000, mask=~fits[rows]).cast(pa.timestamp("us", "UTC"))
+
+
+def _decoded(bodies: pa.Array) -> pa.Array:
+    """Bodies as text. Bytes that are not UTF-8 become U+FFFD, as one such body must not fail a whole query."""
+    try:
+        return bodies.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([body.decode(errors="replace") for body in bodies.to_pylist()], pa.string())
 
 
 def _walk(raw: bytes, end: int) -> tuple[Ints, Ints]:

@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -16,14 +15,29 @@ from latermq.handover.ownership import Ownership
 from latermq.pipeline.driver.brokers import QueuePlace, queues_of
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.source.filters import PushedFilters
-from latermq.pipeline.source.options import SourceOptions, parse_options
+from latermq.pipeline.source.options import SourceOptions, checked_options, is_catalog_table, parse_options
 from latermq.pipeline.source.ranges import Bounds, QueuePart, check_queues, limit_offsets, offset_key, parts, resolve
 from latermq.pipeline.source.reader import read_part
-from latermq.pipeline.source.records import COLUMN_TYPES
+from latermq.pipeline.source.records import COLUMN_TYPES, TEXT_MAP
+from latermq.pipeline.source.stream_writer import StreamTimerWriter, make_stream_writer
+from latermq.pipeline.source.table_options import options_in, with_options
 from latermq.pipeline.source.writer import TimerWriter, make_writer
 from latermq.pipeline.timeline.ownership import ownership_of
 
 SCHEMA: StructType = from_arrow_schema(pa.schema(list(COLUMN_TYPES.items())))
+# The columns of a table that is written by INSERT INTO.
+TIMER_SCHEMA: StructType = from_arrow_schema(
+    pa.schema(
+        [
+            ("key", pa.string()),
+            ("due", pa.timestamp("us", "UTC")),
+            ("body", pa.string()),
+            ("tag", pa.string()),
+            ("properties", TEXT_MAP),
+            ("topic", pa.string()),
+        ]
+    )
+)
 
 
 class LaterMQSource(DataSource):
@@ -33,47 +47,65 @@ class LaterMQSource(DataSource):
         super().__init__(options)
         self._given = dict(options)
 
-    @cached_property
-    def _parsed(self) -> SourceOptions:
-        """The options of a reader. A writer has others."""
-        return parse_options(self._given)
-
     @classmethod
     def name(cls) -> str:
         return "latermq"
 
     def schema(self) -> StructType:
-        columns = self._parsed.columns or tuple(COLUMN_TYPES)
+        """The columns of a topic; of a table with a job, those of timers. INSERT INTO such a table schedules them."""
+        given = checked_options(self._given)
+        if is_catalog_table(self._given):
+            return with_options(TIMER_SCHEMA if "job" in given else self._topic_schema(), given)
+        return self._topic_schema()
+
+    def _topic_schema(self) -> StructType:
+        columns = parse_options(self._given).columns or tuple(COLUMN_TYPES)
         unknown = [name for name in columns if name not in COLUMN_TYPES]
         if unknown:
             raise ConfigError(f"unknown column: {', '.join(unknown)}", hint=f"Columns: {', '.join(COLUMN_TYPES)}")
         return StructType([SCHEMA[name] for name in columns])
 
     def reader(self, schema: StructType) -> "TopicReader":
-        return TopicReader(self._parsed, checked_columns(schema))
+        return TopicReader(parse_options(self._options(schema)), checked_columns(schema))
 
     def streamReader(self, schema: StructType) -> "TopicStreamReader":
-        return TopicStreamReader(self._parsed, checked_columns(schema))
+        return TopicStreamReader(parse_options(self._options(schema)), checked_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> TimerWriter:
-        return make_writer(self._given, schema, overwrite)
+        return make_writer(self._options(schema), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamTimerWriter:
+        return make_stream_writer(self._options(schema), schema, overwrite)
+
+    def _options(self, schema: StructType) -> dict[str, str]:
+        """The options of a query, and those that the table was created with."""
+        return {**options_in(schema), **{name.lower(): value for name, value in self._given.items()}}
 
 
-def checked_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns of a schema, checked because a user may have written it."""
+# The columns of a table of timers that a topic names otherwise, and a body declared as text.
+_NAMED_OTHERWISE = {("key", "string"): "keys", ("tag", "string"): "tags", ("body", "string"): "body_text"}
+
+
+def checked_columns(schema: StructType) -> dict[str, str]:
+    """The columns of a schema, each with the column of a record. Checked, because a user may have written it."""
+    columns = {}
     for field in schema.fields:
-        if field.name not in COLUMN_TYPES or field.dataType != SCHEMA[field.name].dataType:
+        type_ = field.dataType.simpleString()
+        column = _NAMED_OTHERWISE.get((field.name, type_), field.name)
+        if column not in COLUMN_TYPES or SCHEMA[column].dataType.simpleString() != type_:
+            known = ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in SCHEMA)
             raise ConfigError(
-                f"there is no column {field.name} of type {field.dataType.simpleString()}",
-                hint="Use the option columns instead of a schema",
+                f"there is no column {field.name} of type {type_}",
+                hint=f"Use the option columns instead of a schema. Columns: {known}",
             )
-    return tuple(schema.names)
+        columns[field.name] = column
+    return columns
 
 
 class TopicReader(DataSourceReader):
     """A topic as it is now, for batch queries."""
 
-    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: SourceOptions, columns: Mapping[str, str]) -> None:
         self._options = options
         self._columns = columns
         self._pushed = PushedFilters()
@@ -106,14 +138,13 @@ class TopicReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, QueuePart):  # Spark's placeholder if there are no parts
             return iter(())
-        due_ms = self._pushed.ranges.get("due_ms")
-        return read_part(partition, self._columns, self._options, due_ms)
+        return _read(partition, self._columns, self._options, self._pushed.ranges.get("due_ms"))
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A topic as it grows, for streams. Offsets map `broker/queue` to the next entry to read."""
 
-    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: SourceOptions, columns: Mapping[str, str]) -> None:
         self._options = options
         self._columns = columns
         self._target: dict[str, int] | None = None
@@ -161,7 +192,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, QueuePart)
-        return read_part(partition, self._columns, self._options)
+        return _read(partition, self._columns, self._options)
 
     def _is_batch_due(self, start: dict[str, int], end: dict[str, int]) -> bool:
         """Whether to start a batch: there are enough new rows, or any after a long wait.
@@ -186,6 +217,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _flushed(self, *, flush: bool = False) -> dict[str, int]:
         return {offset_key(place): flushed for place, (_, flushed) in self._bounds(flush=flush).items()}
+
+
+def _read(
+    part: QueuePart, columns: Mapping[str, str], options: SourceOptions, due_ms: tuple[int, int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    names = list(columns)
+    for batch in read_part(part, list(columns.values()), options, due_ms):
+        yield batch.rename_columns(names)
 
 
 def queue_bounds(options: SourceOptions, places: Sequence[QueuePlace], *, flush: bool = False) -> Bounds:

@@ -10,16 +10,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from latermq.errors import ConfigError
-from latermq.pipeline.bulk.bulk_schedule import (
-    Order,
-    make_order,
-    parse_write_options,
-    remove_spool,
-    send_spooled,
-    spool_partition,
-)
+from latermq.pipeline.bulk.bulk_job import check_job, find_namesrv
+from latermq.pipeline.bulk.bulk_schedule import Order, make_order, remove_spool, send_spooled, spool_partition
+from latermq.pipeline.bulk.job_root import find_job_root
 from latermq.pipeline.bulk.row_frames import check_columns
 from latermq.pipeline.bulk.spool import SpoolFile
+from latermq.pipeline.source.options import checked_options
 
 
 @dataclass
@@ -52,6 +48,14 @@ def make_writer(options: dict[str, str], schema: StructType, overwrite: bool) ->
     """The writer of one job. Errors that do not depend on rows are raised here."""
     if overwrite:
         raise ConfigError("timers cannot be overwritten", hint='Write with mode("append")')
-    root, namesrv, job, topic = parse_write_options(options)
+    return TimerWriter(parse_order(options, schema))
+
+
+def parse_order(options: dict[str, str], schema: StructType) -> Order:
+    """The job that the options of a writer describe, for rows of this schema."""
+    given = checked_options(options)
+    topic = given.get("topic") or given.get("path") or ""
     check_columns({field.name: field.type for field in to_arrow_schema(schema, timezone="UTC")}, has_topic=bool(topic))
-    return TimerWriter(make_order(root, namesrv, job, topic))
+    servers, job = find_namesrv(given.get("namesrv")), check_job(given.get("job", ""))
+    root = find_job_root(given.get("root"), servers, job)
+    return make_order(root, servers, job, topic, given.get("timezone", ""))
