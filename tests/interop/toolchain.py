@@ -16,6 +16,8 @@ HERE = Path(__file__).parent
 BENCH = HERE.parent / "bench"
 JAVA_SOURCES = HERE / "java"
 JAVA_TARGET = JAVA_SOURCES / "target"
+S3_SERVER = HERE.parent / "support" / "s3" / "server"
+S3_SERVER_PACKAGE = "github.com/versity/versitygw/cmd/versitygw"
 H2SPEC_PACKAGE = "github.com/summerwind/h2spec/cmd/h2spec"
 # The first build downloads some hundred jars.
 _BUILD_TIMEOUT_S = 900
@@ -106,6 +108,11 @@ def build_go_load() -> Path:
 def build_h2spec() -> Path:
     """Return the path of h2spec."""
     return _built_go(HERE / "h2spec", "h2spec", H2SPEC_PACKAGE)
+
+
+def build_s3_server() -> Path:
+    """Return the path of versitygw, a server of S3."""
+    return _built_go(S3_SERVER, "versitygw", S3_SERVER_PACKAGE)
 
 
 def _built_jar(folder: Path, name: str) -> Path:

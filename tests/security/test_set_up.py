@@ -126,8 +126,9 @@ def test_what_builds_the_project_is_named_to_the_version_and_locked_with_its_has
             assert wheel["hash"].startswith("sha256:"), package["name"]
 
 
-def test_the_go_modules_are_named_with_their_hashes() -> None:
-    folder = ROOT / "tests" / "interop" / "go"
+@pytest.mark.parametrize("module", ["interop/go", "support/s3/server"])
+def test_the_go_modules_are_named_with_their_hashes(module: str) -> None:
+    folder = ROOT / "tests" / module
     wanted = re.findall(r"^\s*(?:require )?(\S+/\S+) (v\S+)", (folder / "go.mod").read_text(), re.MULTILINE)
     known = (folder / "go.sum").read_text()
     assert len(wanted) > 10

@@ -8,12 +8,14 @@ import hashlib
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from latermq.errors import ConfigError
 
+_COMMAND = "latermq.pipeline.spark.jars"
 # Delta names each jar after the Spark and Scala versions that it was built for.
 _SPARK_SERIES = ".".join(version("pyspark").split(".")[:2])
 _DELTA = version("delta-spark")
@@ -36,21 +38,26 @@ def jar_folder() -> Path:
 
 def delta_jars() -> list[Path]:
     """The jars to start Spark with, each verified. Both take 10 ms."""
-    jars = [jar_folder() / name for name in PACKAGES]
+    return checked_jars(PACKAGES, CHECKSUMS, command=_COMMAND)
+
+
+def checked_jars(names: Iterable[str], checksums: Mapping[str, str], *, command: str) -> list[Path]:
+    """The jars of these names, each verified. `command` is the module that fetches them."""
+    jars = [jar_folder() / name for name in names]
     missing = [jar.name for jar in jars if not jar.is_file()]
     if missing:
         raise ConfigError(
             f"{', '.join(missing)} not found in {jar_folder()}",
-            hint=f"Fetch them with: {sys.executable} -m latermq.pipeline.spark.jars",
+            hint=f"Fetch them with: {sys.executable} -m {command}",
         )
     for jar in jars:
-        check_jar(jar, jar.name)
+        check_jar(jar, jar.name, checksums, command=command)
     return jars
 
 
-def check_jar(jar: Path, name: str) -> None:
+def check_jar(jar: Path, name: str, checksums: Mapping[str, str] | None = None, *, command: str = _COMMAND) -> None:
     """Refuse a file that is not the jar of this name."""
-    expected = CHECKSUMS.get(name)
+    expected = (CHECKSUMS if checksums is None else checksums).get(name)
     if expected is None:
         raise ConfigError(
             f"no checksum is known for {name}",
@@ -61,36 +68,49 @@ def check_jar(jar: Path, name: str) -> None:
     if found != expected:
         raise ConfigError(
             f"{jar} has the wrong SHA-256: {found}, not {expected}",
-            hint=f"Find out where it came from; fetch it again with: {sys.executable} -m latermq.pipeline.spark.jars",
+            hint=f"Find out where it came from; fetch it again with: {sys.executable} -m {command}",
         )
 
 
-def install_jars(found: Path, target: Path) -> None:
+def install_jars(
+    found: Path, target: Path, packages: Mapping[str, str] = PACKAGES, checksums: Mapping[str, str] | None = None
+) -> None:
     """Copy the resolver's jars into the environment, all or none."""
-    for name in PACKAGES:
-        check_jar(found / f"io.delta_{name}", name)
+    # The resolver names a jar after its group as well.
+    resolved = {name: found / f"{coordinates.partition(':')[0]}_{name}" for name, coordinates in packages.items()}
+    for name, jar in resolved.items():
+        check_jar(jar, name, checksums)
     target.mkdir(parents=True, exist_ok=True)
-    for name in PACKAGES:
+    for name, jar in resolved.items():
         # Copy under another name first: an interrupted fetch must not leave a partial jar.
         partial = target / f"{name}.partial"
-        shutil.copyfile(found / f"io.delta_{name}", partial)
+        shutil.copyfile(jar, partial)
         partial.replace(target / name)
 
 
-def fetch_jars(target: Path) -> None:
-    """Fetch the jars with Spark's resolver and keep them. Loads none of them."""
+def fetch_jars(
+    target: Path,
+    packages: Mapping[str, str] = PACKAGES,
+    checksums: Mapping[str, str] | None = None,
+    then: Callable[[Any], None] = lambda _gateway: None,
+) -> None:
+    """Fetch the jars with Spark's resolver and keep them. Loads none of them.
+
+    `then` is called with the gateway to the JVM once the jars are in the environment.
+    """
     from pyspark.java_gateway import launch_gateway
 
     with tempfile.TemporaryDirectory() as ivy:
         gateway = launch_gateway()  # type: ignore[no-untyped-call]
         try:
-            _resolve(gateway.jvm, ivy)
+            _resolve(gateway.jvm, ivy, packages)
+            install_jars(Path(ivy) / "jars", target, packages, checksums)
+            then(gateway)
         finally:
             gateway.shutdown()
-        install_jars(Path(ivy) / "jars", target)
 
 
-def _resolve(jvm: Any, ivy: str) -> None:
+def _resolve(jvm: Any, ivy: str, packages: Mapping[str, str]) -> None:
     """Fetch the packages alone into `ivy`, from the repositories that this machine's Spark settings name.
 
     Their other dependencies are part of Spark, or serve catalogs that are not used. This saves 75 MB.
@@ -104,24 +124,29 @@ def _resolve(jvm: Any, ivy: str) -> None:
     else:
         ivy_settings = maven.loadIvySettings(file, repositories, option.apply(ivy), log)
     no_exclusions = jvm.scala.collection.immutable.List.newBuilder().result()
-    coordinates = ",".join(PACKAGES.values())
+    coordinates = ",".join(packages.values())
     maven.resolveMavenCoordinates(coordinates, ivy_settings, option.empty(), False, no_exclusions, False, log)
+
+
+def run_fetch(fetch: Callable[[], None], what: str) -> None:
+    """Fetch as a command: a failure ends it with a sentence."""
+    try:
+        fetch()
+    except ConfigError as refused:
+        raise SystemExit(refused.remark) from None
+    except Exception as failure:  # the JVM has already printed details, and a Python traceback would bury them
+        raise SystemExit(
+            f"fetching {what} from Maven Central failed: {failure}\n"
+            "See the output above. Java has its own certificate store: behind a TLS-intercepting proxy, add the "
+            "proxy's CA certificate to Java's cacerts."
+        ) from failure
 
 
 def main() -> None:
     with contextlib.suppress(ConfigError):
         delta_jars()
         return
-    try:
-        fetch_jars(jar_folder())
-    except ConfigError as refused:
-        raise SystemExit(refused.remark) from None
-    except Exception as failure:  # the JVM has already printed details, and a Python traceback would bury them
-        raise SystemExit(
-            f"fetching {', '.join(PACKAGES.values())} from Maven Central failed: {failure}\n"
-            "See the output above. Java has its own certificate store: behind a TLS-intercepting proxy, add the "
-            "proxy's CA certificate to Java's cacerts."
-        ) from failure
+    run_fetch(lambda: fetch_jars(jar_folder()), ", ".join(PACKAGES.values()))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from pyspark.sql import SparkSession
 from latermq.config import PipelineConfig
 from latermq.pipeline.spark.jars import delta_jars
 from latermq.pipeline.spark.requirements import check_java
+from latermq.pipeline.spark.s3_jars import LOG_STORE_CLASS, s3_jars
+from latermq.pipeline.timeline.root import is_on_s3
+from latermq.pipeline.timeline.s3 import hadoop_settings
 
 APPLICATION = "latermq-pipeline"
 STOP_TIMEOUT_S = 10.0
@@ -54,6 +57,21 @@ _LOCAL_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
 }
 
+_S3_SETTINGS = {
+    # Without it two drivers can overwrite each other's commits.
+    "spark.delta.logStore.s3a.impl": LOG_STORE_CLASS,
+    "spark.hadoop.fs.s3a.create.conditional.enabled": "true",
+    # The default input stream is in another library, for which these files are too small.
+    "spark.hadoop.fs.s3a.input.stream.type": "classic",
+    # S3 that fails for longer than this is reported, and the driver retries. By default S3A retries for minutes in
+    # silence.
+    "spark.hadoop.fs.s3a.attempts.maximum": "3",
+    "spark.hadoop.fs.s3a.retry.limit": "4",
+    "spark.hadoop.fs.s3a.retry.interval": "250ms",
+    "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
+    "spark.hadoop.fs.s3a.connection.timeout": "30s",
+}
+
 
 def is_local(master: str) -> bool:
     """Whether Spark runs inside the driver's own process."""
@@ -62,11 +80,14 @@ def is_local(master: str) -> bool:
 
 def session_settings(config: PipelineConfig) -> dict[str, str]:
     """All settings of the session. On a cluster, the sizes in its spark-defaults.conf are left alone."""
+    on_s3 = is_on_s3(config.timeline)
     settings = {
         **_DELTA_SETTINGS,
         **_COMMON_SETTINGS,
+        **(_S3_SETTINGS if on_s3 else {}),
+        **({f"spark.hadoop.{name}": value for name, value in hadoop_settings().items()} if on_s3 else {}),
         "spark.driver.memory": f"{max(1, config.driver_memory >> 20)}m",
-        "spark.jars": ",".join(map(str, delta_jars())),
+        "spark.jars": ",".join(map(str, [*delta_jars(), *(s3_jars() if on_s3 else [])])),
         # Spark creates this folder at every start and never uses it. By default it is in the working directory, which
         # may not be writable.
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"latermq-warehouse-{os.getuid()}"),

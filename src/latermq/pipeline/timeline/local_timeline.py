@@ -98,7 +98,7 @@ def open_local_timeline(root: Root, store_id: str, version: int | None = None) -
     """A version of the timeline, by default the newest; None if there is no table yet."""
     uri = root.timeline
     try:
-        table = DeltaTable(uri, version=version)
+        table = DeltaTable(uri, version=version, storage_options=root.delta_options)
         version = table.version()
         schema_version = table.metadata().configuration.get(SCHEMA_VERSION_PROPERTY)
         ingested = table.transaction_version(f"latermq-ingest-{store_id}")

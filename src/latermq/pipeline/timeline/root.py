@@ -13,11 +13,10 @@ from pyarrow import fs
 
 from latermq.errors import ConfigError, LaterMQError, StoreError
 from latermq.message.names import is_file_name
+from latermq.pipeline.timeline import s3
 from latermq.pipeline.timeline.durable import sync_file, sync_folders
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# Hadoop's names for Arrow's s3 scheme.
-_ALIASES = {"s3a": "s3", "s3n": "s3"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,15 @@ class Root:
     @property
     def is_local(self) -> bool:
         return isinstance(self.files, fs.LocalFileSystem)
+
+    @property
+    def is_s3(self) -> bool:
+        return is_on_s3(self.uri)
+
+    @property
+    def delta_options(self) -> dict[str, str] | None:
+        """The options with which delta-rs opens the tables. They hold no credentials."""
+        return s3.delta_options() if self.is_s3 else None
 
     @property
     def timeline(self) -> str:
@@ -52,14 +60,24 @@ class Root:
         return f"{self.path}/{below}"
 
 
+def is_on_s3(uri: str) -> bool:
+    """Whether a timeline is in a bucket of S3, or of a server that is compatible with it."""
+    return uri.partition("://")[0] in s3.SCHEMES and "://" in uri
+
+
 def open_root(uri: str) -> Root:
     """The folder at a local path, or at a URI that Arrow supports. It need not exist yet."""
     if "://" not in uri:
         path = str(Path(uri).absolute())
         return Root(path, fs.LocalFileSystem(), path)
     scheme, _, rest = uri.rstrip("/").partition("://")
+    if is_on_s3(uri):
+        s3.check_uri(uri)
     try:
-        files, path = fs.FileSystem.from_uri(f"{_ALIASES.get(scheme, scheme)}://{rest}")
+        if is_on_s3(uri):
+            # Spark knows S3 only by the name of Hadoop's client.
+            return Root(f"s3a://{rest}", s3.open_s3(rest.partition("/")[0]), rest)
+        files, path = fs.FileSystem.from_uri(f"{scheme}://{rest}")
     except (pa.ArrowException, OSError, ImportError) as error:
         raise ConfigError(
             f"the timeline {uri} cannot be opened: {_first_line(error)}",
