@@ -5,7 +5,7 @@ from collections.abc import Callable
 from latermq.broker.messages.reader import MessageReader
 from latermq.broker.messages.retries import Retries
 from latermq.broker.messages.writer import MessageWriter
-from latermq.broker.transactions.half_writer import HalfWriter
+from latermq.broker.transactions.half_writer import HalfWriter, StoredHalf
 from latermq.errors import IllegalMessage
 from latermq.message.half import is_half, may_be_half
 from latermq.message.names import RETRY_PREFIX
@@ -84,10 +84,9 @@ class SendRequests:
             )
         elif header.topic.startswith(RETRY_PREFIX):
             sent = self._retries.send(read_retry(header, command.version), command.body, connection.peer_host)
-        elif may_be_half(header.sysFlag, header.properties) and is_half(header.sysFlag, header.properties):
-            return self._send_half(connection, command, header)
         else:
-            sent = self._writer.send(
+            # A tuple, because each send makes one: 0.02 µs, a struct takes 0.1 µs.
+            arguments = (
                 header.topic,
                 header.queueId,
                 command.body,
@@ -100,25 +99,15 @@ class SendRequests:
                 header.defaultTopic,
                 header.defaultTopicQueueNums,
             )
+            if may_be_half(header.sysFlag, header.properties) and is_half(header.sysFlag, header.properties):
+                half = self._half_writer.send(*arguments, producer_group=header.producerGroup)
+                return self._answer_half(connection, command, half)
+            sent = self._writer.send(*arguments)
         message_id, queue_id, queue_offset, end_offset, handle = sent
         reply = encode_send_reply(command, message_id, queue_id, queue_offset, handle)
         return self._flush_queue.reply_at(end_offset, connection, command, reply)
 
-    def _send_half(self, connection: Connection, command: Command, header: SendHeaderV2 | SendHeader) -> bytes | None:
-        half = self._half_writer.send(
-            header.topic,
-            header.queueId,
-            command.body,
-            header.properties,
-            header.bornTimestamp,
-            connection.peer_host,
-            header.flag,
-            header.sysFlag,
-            header.reconsumeTimes,
-            header.defaultTopic,
-            header.defaultTopicQueueNums,
-            producer_group=header.producerGroup,
-        )
+    def _answer_half(self, connection: Connection, command: Command, half: StoredHalf) -> bytes | None:
         self._on_half()
         reply = encode_send_reply(
             command, half.message_id, half.queue_id, half.queue_offset, transaction_id=half.unique_key
