@@ -68,7 +68,7 @@ class World:
         for one in self.halves.values():
             if one.decision is not None and one.decided_until > log_end:
                 one.tried.add(one.decision)
-                one.decision = None
+                one.decision, one.decided_until = None, 0
 
 
 class Life:
