@@ -68,7 +68,9 @@ class Life:
                 self.broker.groups.put(Group(name=name, is_ordered=name == IN_ORDER, max_retries=MAX_RETRIES))
             self.broker.tables.save()
         world.latest_ms = max(world.latest_ms, clock.now_ms())
-        world.lost |= dict.fromkeys(world.unsure & world.lost.keys(), clock.now_ms() + LEASE_MS)
+        # What an earlier start or report let go keeps its time, also if the clock was set back since.
+        until_ms = clock.now_ms() + LEASE_MS
+        world.lost |= {place: max(world.lost[place], until_ms) for place in world.unsure & world.lost.keys()}
         self._expect_after_lease(world.leased)
         self._check_lost()
 
