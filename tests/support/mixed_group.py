@@ -92,7 +92,7 @@ class MixedGroup:
         popped = self.broker.pops.pop(PopRequest(GROUP, TOPIC, queue_id, count, invisible_ms))
         self.broker.pop_positions.commit()
         return [
-            (message, Place(GROUP, part.topic, part.queue.queue_id, message.queue_offset, popped.pop_ms))
+            (message, Place(GROUP, part.queue.topic, part.queue.queue_id, message.queue_offset, popped.pop_ms))
             for part in popped.parts
             for piece in part.pieces
             for message in decode_records(piece)

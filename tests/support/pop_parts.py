@@ -58,7 +58,7 @@ def pop(
         messages = list(decode_records(b"".join(part.pieces)))
         assert [message.queue_offset for message in messages] == part.offsets
         found += [
-            Held(message, Place(group, part.topic, part.queue.queue_id, message.queue_offset, popped.pop_ms))
+            Held(message, Place(group, part.queue.topic, part.queue.queue_id, message.queue_offset, popped.pop_ms))
             for message in messages
         ]
     return found

@@ -13,10 +13,9 @@ from latermq.group.pop.handles import (
     decode_bit_set,
     decode_handle,
     encode_bit_set,
-    message_offset_info,
+    offset_infos,
     order_count_info,
     pop_retry_topic,
-    start_offset_info,
     topic_mark,
 )
 from latermq.group.pop.rows import offsets_of
@@ -90,9 +89,9 @@ def test_two_pairs_of_group_and_topic_can_have_the_same_retry_topic_so_it_is_nev
 
 def test_the_infos_of_an_answer_are_those_of_apache() -> None:
     marks = "012"
-    assert start_offset_info((marks[i], i, 100 + i) for i in range(3)) == INFOS["start_offset_info"]
-    offsets = [(marks[i], i, [100 + i, 101 + i, 140 + i]) for i in range(3)]
-    assert message_offset_info(offsets) == INFOS["message_offset_info"]
+    starts, offsets = offset_infos((marks[i], i, [100 + i, 101 + i, 140 + i]) for i in range(3))
+    assert starts.decode() == INFOS["start_offset_info"]
+    assert offsets.decode() == INFOS["message_offset_info"]
     # Apache's text has a count of 2 for one message and a lowest count of 1: another one was delivered once before.
     counted = order_count_info((marks[i], i, [(101 + i, 2), (102 + i, 1)]) for i in range(3))
     assert (

@@ -11,8 +11,8 @@ from latermq.errors import Busy, ServiceUnavailable, StoreError
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command
 from latermq.server.handlers.flush_queue import FlushQueue
-from latermq.server.handlers.pop_replies import JOINED_BYTES, PopReplies
-from latermq.server.remoting.connection import Connection
+from latermq.server.handlers.pop_replies import PopReplies
+from latermq.server.remoting.connection import JOINED_BYTES, Connection
 from latermq.store.commit_log import CommitLog
 
 ACK = Command(Request.ACK_MESSAGE)

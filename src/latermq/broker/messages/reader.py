@@ -101,8 +101,22 @@ class MessageReader:
             return Pulled(PullStatus.NO_NEW_MESSAGE, offset, low, high, [])
         if offset < low or offset > high:
             return Pulled(PullStatus.OFFSET_MOVED, low if offset < low else high, low, high, [])
+        pieces, messages, next_offset, work = self.fetch(queue, offset, max_messages, message_filter, max_bytes, until)
+        status = PullStatus.FOUND if messages else PullStatus.NO_MATCHED_MESSAGE
+        return Pulled(status, next_offset, low, high, pieces, messages, work)
+
+    def fetch(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_messages: int,
+        message_filter: MessageFilter,
+        max_bytes: int | None = None,
+        until: int | None = None,
+    ) -> tuple[list[bytes], int, int, int]:
+        """Read from an offset inside a queue: return records, their number, the next offset, and the filter's work."""
         limit = self._max_bytes
-        fetched = self._log_reader.fetch(
+        pieces, messages, next_offset, work, is_exhausted = self._log_reader.fetch(
             queue,
             offset,
             max_count=max(1, min(max_messages, self._max_messages)),
@@ -115,11 +129,9 @@ class MessageReader:
             byte_work=message_filter.byte_work,
             until=until,
         )
-        self._exhausted_pulls += fetched.is_exhausted
-        if not fetched.messages:
-            return Pulled(PullStatus.NO_MATCHED_MESSAGE, fetched.next_offset, low, high, [], 0, fetched.work)
-        self._traffic.messages_out += fetched.messages
-        return Pulled(PullStatus.FOUND, fetched.next_offset, low, high, fetched.pieces, fetched.messages, fetched.work)
+        self._exhausted_pulls += is_exhausted
+        self._traffic.messages_out += messages
+        return pieces, messages, next_offset, work
 
     # Queues and offsets
 

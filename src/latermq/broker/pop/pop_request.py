@@ -1,7 +1,5 @@
 """What a pop asks for, and what it got."""
 
-from typing import NamedTuple
-
 from latermq.group.filters import EVERYTHING, MessageFilter
 from latermq.group.pop.popped_queue import PoppedQueue
 
@@ -41,24 +39,41 @@ class PopRequest:
         self.lease = lease
 
 
-class PoppedPart(NamedTuple):
-    """Messages popped from one queue, as records."""
+class PoppedPart:
+    """Messages popped from one queue, as records. The queue's topic is the one of the request or a retry topic."""
 
-    topic: str  # where they are stored: the topic itself or a retry topic
-    queue: PoppedQueue
-    offsets: list[int]
-    pieces: list[bytes]
-    counts: list[tuple[int, int]]  # only in order: (offset, earlier deliveries)
+    __slots__ = ("counts", "next_offset", "offsets", "pieces", "queue")
+
+    def __init__(self, queue: PoppedQueue, offsets: list[int], pieces: list[bytes], next_offset: int) -> None:
+        self.queue = queue
+        self.offsets = offsets
+        self.pieces = pieces
+        self.next_offset = next_offset  # where the next pop continues
+        self.counts: list[tuple[int, int]] = []  # only in order: (offset, earlier deliveries)
 
 
-class Popped(NamedTuple):
-    """The result of a pop."""
+class Popped:
+    """The progress of a pop through its queues, and its result."""
 
-    pop_ms: int
-    parts: list[PoppedPart]
-    rest: int  # messages left in the queues that the pop looked at
-    is_at_end: bool  # there is nothing more: the pop may wait
+    __slots__ = ("is_at_end", "is_full", "left", "left_bytes", "now_ms", "parts", "pop_ms", "request", "rest")
+
+    def __init__(self, request: PopRequest, now_ms: int, max_bytes: int) -> None:
+        self.request = request
+        self.now_ms = self.pop_ms = now_ms
+        self.parts: list[PoppedPart] = []
+        self.left = request.max_messages
+        self.left_bytes = max_bytes
+        self.rest = 0  # messages left in the queues that the pop looked at
+        self.is_at_end = True  # there is nothing more: the pop may wait
+        self.is_full = False  # a queue has messages, but too many are in flight
 
     @property
     def messages(self) -> int:
-        return sum([len(part.offsets) for part in self.parts])
+        return self.request.max_messages - self.left
+
+    def take(self, part: PoppedPart) -> None:
+        """Add messages of a queue."""
+        self.parts.append(part)
+        self.left -= len(part.offsets)
+        if self.left > 0:
+            self.left_bytes -= sum(map(len, part.pieces))

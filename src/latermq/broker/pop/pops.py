@@ -1,8 +1,8 @@
 """Pops: reads messages of a topic and of its retry topics for one group, and notes that they are in flight."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from itertools import chain, islice
 from struct import Struct
-from typing import NamedTuple
 
 from latermq.broker.messages.progress import ConsumerProgress
 from latermq.broker.messages.reader import MessageReader
@@ -23,7 +23,6 @@ from latermq.message.names import retry_topic
 from latermq.message.properties import RETRY_TOPIC
 from latermq.message.record import record_property
 from latermq.model.group import Group
-from latermq.model.pull_status import PullStatus
 from latermq.model.topic import READ, Topic
 from latermq.store.log_reader import LogReader
 from latermq.store.queues.consume_queue import ConsumeQueue
@@ -34,42 +33,6 @@ RETRIES_FIRST = 0.2  # the share of pops that look at retries first
 ALL_QUEUES = -1
 _MAX_QUEUES = 4_096  # that one pop looks at: 2 ms
 _SIZE_AND_QUEUE_OFFSET = Struct(">I16xq")
-
-
-class _Found(NamedTuple):
-    """Messages of one queue that a pop may take."""
-
-    topic: str
-    queue: PoppedQueue
-    offsets: list[int]
-    pieces: list[bytes]
-    next_offset: int
-
-
-class _Search:
-    """The progress of one pop through its queues."""
-
-    __slots__ = ("found", "is_at_end", "is_full", "left", "left_bytes", "now_ms", "request", "rest")
-
-    def __init__(self, request: PopRequest, now_ms: int, max_bytes: int) -> None:
-        self.request = request
-        self.now_ms = now_ms
-        self.found: list[_Found] = []
-        self.left = request.max_messages
-        self.left_bytes = max_bytes
-        self.rest = 0
-        self.is_at_end = True
-        self.is_full = False  # a queue has messages, but too many are in flight
-
-    @property
-    def taken(self) -> int:
-        return self.request.max_messages - self.left
-
-    def take(self, found: _Found) -> None:
-        self.found.append(found)
-        self.left -= len(found.offsets)
-        if self.left > 0:
-            self.left_bytes -= sum(map(len, found.pieces))
 
 
 class Pops:
@@ -133,21 +96,24 @@ class Pops:
     def pop(self, request: PopRequest) -> Popped:
         """Pop messages, or none if there are none. Raises PollingFull if too many are in flight."""
         self._gate.check()
-        search = _Search(request, self._clock.now_ms(), self._max_bytes)
+        popped = Popped(request, self._clock.now_ms(), self._max_bytes)
         if request.is_ordered:
-            self._search_in_order(search)
+            self._search_in_order(popped)
         else:
-            self._search(search)
-        if not search.taken and search.is_full:
+            self._search(popped)
+        if popped.parts:
+            self._deliver(popped)
+        elif popped.is_full:
             raise InFlightFull(
                 f"too many messages of topic {request.topic!r} are in flight",
                 hint="Acknowledge messages, or wait until they are visible",
             )
-        return self._deliver(search)
+        return popped
 
     def has_messages(self, request: PopRequest) -> bool:
         """Whether a pop would probably find messages. Filters are not considered."""
-        for topic, queue_id in [*self._places(request), *self._retry_places(request)]:
+        own = [(request.topic, queue_id) for queue_id in self._queue_ids(request)]
+        for topic, queue_id in own + self._retry_places(request):
             stored = self._queues.get((topic, queue_id))
             if stored is None or self._is_pulled(request.group, topic, queue_id):
                 continue
@@ -166,15 +132,13 @@ class Pops:
 
     # Which queues
 
-    def _places(self, request: PopRequest) -> Iterator[tuple[str, int]]:
-        """Yield the queues of a pop one by one: it seldom needs them all."""
+    def _queue_ids(self, request: PopRequest) -> Iterable[int]:
+        """Return the queues of a pop, beginning anywhere. It seldom needs them all."""
         if request.queue_id >= 0:
-            yield request.topic, request.queue_id
-            return
+            return (request.queue_id,)
         count = self._topics.require(request.topic).read_queues
         start = int(self._random_fraction() * count)
-        for number in range(min(count, _MAX_QUEUES)):
-            yield request.topic, (start + number) % count
+        return islice(chain(range(start, count), range(start)), _MAX_QUEUES)
 
     def _retry_places(self, request: PopRequest) -> list[tuple[str, int]]:
         places: list[tuple[str, int]] = []
@@ -186,30 +150,27 @@ class Pops:
                     places += [(config.name, queue_id) for queue_id in range(min(config.read_queues, _MAX_QUEUES))]
         return places
 
-    def _search(self, search: _Search) -> None:
-        request = search.request
-        self._adopt_retries(request, search.now_ms)
+    def _search(self, popped: Popped) -> None:
+        request = popped.request
+        self._adopt_retries(request, popped.now_ms)
         retries_first = self._random_fraction() < RETRIES_FIRST
         if retries_first:
-            self._search_retries(search)
-        count = 0
-        for topic, queue_id in self._places(request):
-            if search.left <= 0:  # what the other queues hold would cost 1 µs for each, and clients do not use it
-                search.is_at_end = False
+            self._search_retries(popped)
+        for queue_id in self._queue_ids(request):
+            if popped.left <= 0:  # what the other queues hold would cost 1 µs for each, and clients do not use it
                 break
-            self._look(search, topic, queue_id, request.message_filter)
-            count += 1
-        if count == _MAX_QUEUES:
-            search.is_at_end = False  # there may be others
-        if not retries_first and search.left > 0:
-            self._search_retries(search)
+            self._look(popped, request.topic, queue_id, request.message_filter)
+        if not popped.parts and request.queue_id < 0 and self._topics.require(request.topic).read_queues > _MAX_QUEUES:
+            popped.is_at_end = False  # there are others
+        if not retries_first and popped.left > 0:
+            self._search_retries(popped)
 
-    def _search_retries(self, search: _Search) -> None:
+    def _search_retries(self, popped: Popped) -> None:
         # Without the request's filter: the group received these messages before.
-        request = search.request
+        request = popped.request
         is_ambiguous = "_" in request.group or "_" in request.topic
         for topic, queue_id in self._retry_places(request):
-            self._look(search, topic, queue_id, own_retries(request.group, topic) if is_ambiguous else EVERYTHING)
+            self._look(popped, topic, queue_id, own_retries(request.group, topic) if is_ambiguous else EVERYTHING)
 
     # One queue
 
@@ -222,44 +183,50 @@ class Pops:
             return min(max(offset, stored.min_offset), stored.next_offset)
         return max(stored.min_offset, stored.next_offset - 1) if request.from_end else stored.min_offset
 
-    def _look(self, search: _Search, topic: str, queue_id: int, message_filter: MessageFilter) -> None:
+    def _look(self, popped: Popped, topic: str, queue_id: int, message_filter: MessageFilter) -> None:
         """Look for messages in one queue."""
-        request = search.request
         stored = self._queues.get((topic, queue_id))
-        if stored is None or stored.next_offset == stored.min_offset or self._is_pulled(request.group, topic, queue_id):
+        if stored is None or stored.next_offset == stored.min_offset:
             return
-        queue = self._table.queues.get((request.group, topic, queue_id))
-        if queue is not None:
-            if queue.ordered:  # also if the group is no longer an ordered one
-                self._look_again(search, queue)
-                return
-            offset = self._table.next_of(queue)
-            if not stored.min_offset <= offset <= stored.next_offset:
-                offset = self._positions.skip_lost(queue, stored)
-        else:
+        request, end = popped.request, stored.next_offset
+        group = request.group
+        if self._is_pulled(group, topic, queue_id):
+            return
+        queue = self._table.queues.get((group, topic, queue_id))
+        if queue is None:
             offset = self._start(request, topic, stored)
-        if offset == stored.next_offset:
+        elif queue.ordered:  # also if the group is no longer an ordered one
+            self._look_again(popped, queue)
             return
-        if search.left <= 0 or search.left_bytes <= 0:
-            search.rest += stored.next_offset - offset
-            search.is_at_end = False
+        else:
+            offset = self._table.positions.next[queue.number]
+            if not stored.min_offset <= offset <= end:
+                offset = self._positions.skip_lost(queue, stored)
+        if offset == end:
+            return
+        count = popped.left
+        if count <= 0 or popped.left_bytes <= 0:
+            popped.rest += end - offset
+            popped.is_at_end = False
             return
         if queue is None:
-            queue = self._positions.open(request.group, topic, queue_id, offset)
-        count = min(search.left, self._operations.room(queue) - search.taken)
-        if count <= 0:
-            search.is_full = True
-            return
-        pulled = self._reader.pull(
-            topic, queue_id, offset, count, message_filter=message_filter, max_bytes=search.left_bytes
-        )
-        search.rest += pulled.max_offset - pulled.next_offset
-        search.is_at_end = search.is_at_end and pulled.next_offset >= pulled.max_offset
-        if pulled.status is PullStatus.FOUND:
-            offsets = _offsets_of(pulled.pieces, pulled.messages, offset, pulled.next_offset)
-            search.take(_Found(topic, queue, offsets, pulled.pieces, pulled.next_offset))
-        else:
-            self._operations.advance(queue, pulled.next_offset)  # all of it was filtered
+            queue = self._positions.open(group, topic, queue_id, offset)
+        room = self._operations.room(queue) - (request.max_messages - count)
+        if room < count:
+            count = room
+            if count <= 0:
+                popped.is_full = True
+                return
+        pieces, messages, next_offset, _ = self._reader.fetch(stored, offset, count, message_filter, popped.left_bytes)
+        popped.rest += end - next_offset
+        if next_offset < end:
+            popped.is_at_end = False
+        if messages:
+            offsets = _offsets_of(pieces, messages, offset, next_offset)
+            popped.take(PoppedPart(queue, offsets, pieces, next_offset))
+        else:  # all of it was filtered
+            self._operations.advance(queue, next_offset)
+            self._positions.note(queue)
 
     def _adopt_retries(self, request: PopRequest, now_ms: int) -> None:
         """Hand messages that consumers of the group sent back to its retry topic, `%RETRY%group`, to pops.
@@ -282,6 +249,7 @@ class Pops:
             if foreign or offsets:
                 queue = queue or self._positions.open(request.group, name, queue_id, start)
                 self._operations.advance(queue, start + foreign)
+                self._positions.note(queue)
                 count = self._operations.room(queue)
                 self._release(queue, offsets[:count], now_ms)
 
@@ -312,43 +280,42 @@ class Pops:
             for offset in offsets:
                 changed = self._operations.change(queue, offset, pop_ms, now_ms, 0, is_suspended=True)
                 assert changed.outcome is Outcome.DONE
-            self._positions.note(queue)
 
     # In order
 
-    def _search_in_order(self, search: _Search) -> None:
-        request = search.request
-        places = list(self._places(request))
+    def _search_in_order(self, popped: Popped) -> None:
+        request = popped.request
+        queue_ids = list(self._queue_ids(request))
         if request.attempt:
-            repeated = [place for place in places if self._is_same_attempt(request, place)]
-            places = repeated or places
-        for _, queue_id in places:
-            self._look_in_order(search, queue_id)
+            repeated = [queue_id for queue_id in queue_ids if self._is_same_attempt(request, queue_id)]
+            queue_ids = repeated or queue_ids
+        for queue_id in queue_ids:
+            self._look_in_order(popped, queue_id)
 
-    def _is_same_attempt(self, request: PopRequest, place: tuple[str, int]) -> bool:
-        queue = self._operations.find(request.group, *place)
+    def _is_same_attempt(self, request: PopRequest, queue_id: int) -> bool:
+        queue = self._operations.find(request.group, request.topic, queue_id)
         # The attempt is compared first: a wide topic has many queues.
         if queue is None or not queue.ordered or self._table.positions.attempt[queue.number] != request.attempt:
             return False
         redelivery = self._operations.redelivery(queue, self._clock.now_ms(), request.attempt)
         return redelivery is not None and redelivery.is_repeat
 
-    def _look_in_order(self, search: _Search, queue_id: int) -> None:
-        request = search.request
+    def _look_in_order(self, popped: Popped, queue_id: int) -> None:
+        request = popped.request
         queue = self._operations.find(request.group, request.topic, queue_id)
         if queue is not None and queue.held > queue.ordered:
             return  # popped before the group became an ordered one: wait until nothing of that is in flight
-        self._look(search, request.topic, queue_id, request.message_filter)
+        self._look(popped, request.topic, queue_id, request.message_filter)
 
-    def _look_again(self, search: _Search, queue: PoppedQueue) -> None:
+    def _look_again(self, popped: Popped, queue: PoppedQueue) -> None:
         """Look for messages that were popped in order and not acknowledged. They come before all others."""
-        redelivery = self._operations.redelivery(queue, search.now_ms, search.request.attempt)
-        if redelivery is None or search.left <= 0:
+        redelivery = self._operations.redelivery(queue, popped.now_ms, popped.request.attempt)
+        if redelivery is None or popped.left <= 0:
             return
-        if not redelivery.is_repeat and self.last_attempts(queue, search.now_ms):
+        if not redelivery.is_repeat and self.last_attempts(queue, popped.now_ms):
             self.exhausted[queue] = None  # such a message goes to the dead letters first
             return
-        offsets = redelivery.offsets if redelivery.is_repeat else redelivery.offsets[: search.left]
+        offsets = redelivery.offsets if redelivery.is_repeat else redelivery.offsets[: popped.left]
         stored = self._queues.get((queue.topic, queue.queue_id))
         found: dict[int, bytes] = {}
         for offset in offsets:
@@ -358,7 +325,7 @@ class Pops:
             else:  # it is no longer in the log
                 self._operations.ack(queue, offset, self._table.one(queue, offset).pop_ms)
         if found:
-            search.take(_Found(queue.topic, queue, list(found), list(found.values()), self._table.next_of(queue)))
+            popped.take(PoppedPart(queue, list(found), list(found.values()), self._table.next_of(queue)))
 
     def last_attempts(self, queue: PoppedQueue, now_ms: int) -> list[int]:
         """Return the visible messages of a queue popped in order that have no other attempt."""
@@ -375,28 +342,29 @@ class Pops:
 
     # The answer
 
-    def _deliver(self, search: _Search) -> Popped:
+    def _deliver(self, popped: Popped) -> None:
         """Note all messages as in flight, with one pop time."""
-        request, operations, now_ms = search.request, self._operations, search.now_ms
-        pop_ms = max([now_ms, *[operations.earliest_pop_ms(found.queue) for found in search.found]])
-        parts = []
-        for topic, queue, offsets, pieces, next_offset in search.found:
-            counts: list[tuple[int, int]] = []
+        request, operations, now_ms, pop_ms = popped.request, self._operations, popped.now_ms, popped.now_ms
+        for part in popped.parts:
+            earliest_ms = operations.earliest_pop_ms(part.queue)
+            if earliest_ms > pop_ms:
+                pop_ms = earliest_ms
+        popped.pop_ms = pop_ms
+        for part in popped.parts:
+            queue, offsets, next_offset = part.queue, part.offsets, part.next_offset
             if request.is_ordered or queue.ordered:
-                ordered = operations.pop_in_order(
+                self._positions.note(queue)
+                own_ms, part.counts = operations.pop_in_order(
                     queue, offsets, next_offset, now_ms, request.invisible_ms, request.attempt, request.lease, pop_ms
                 )
-                assert ordered.pop_ms == pop_ms, "a pop has one time"
-                counts = ordered.counts
             else:
+                if offsets[0] != self._table.positions.next[queue.number]:
+                    self._positions.note(queue)  # filtered messages before it; otherwise a pop does not move the floor
                 own_ms = operations.pop(
                     queue, offsets, next_offset, now_ms, request.invisible_ms, request.lease, pop_ms
                 )
-                assert own_ms == pop_ms, "a pop has one time"
-            self._positions.note(queue)
+            assert own_ms == pop_ms, "a pop has one time"
             self.popped += len(offsets)
-            parts.append(PoppedPart(topic, queue, offsets, pieces, counts))
-        return Popped(pop_ms, parts, search.rest, search.is_at_end)
 
     def give_back(self, popped: Popped) -> None:
         """Let messages become visible at once, because their answer could not be sent. No attempt is counted."""

@@ -102,6 +102,7 @@ class PopPositions:
     def skip_lost(self, queue: PoppedQueue, stored: ConsumeQueue) -> int:
         """Return where to read next, inside the queue: retention may have removed what comes next."""
         offset = self._operations.table.next_of(queue)
+        self.note(queue)
         if offset < stored.min_offset:
             self._operations.advance(queue, stored.min_offset)
             return stored.min_offset

@@ -108,15 +108,17 @@ def topic_mark(topic: str) -> str:
 # Infos in the answer to a pop: items separated by semicolons
 
 
-def start_offset_info(starts: Iterable[tuple[str, int, int]]) -> str:
-    """Encode (mark, queue id, first offset) of each queue. The client rejects a queue that is listed twice."""
-    return ";".join([f"{mark} {queue_id} {offset}" for mark, queue_id, offset in starts])
+def offset_infos(queues: Iterable[tuple[str, int, list[int]]]) -> tuple[bytes, bytes]:
+    """Encode (mark, queue id, offsets) of each queue: the first offsets, and all offsets.
 
-
-def message_offset_info(queues: Iterable[tuple[str, int, list[int]]]) -> str:
-    """Encode (mark, queue id, offsets) of each queue. The client assigns the sorted offsets to its messages."""
-    # The encoder for JSON writes 32 numbers in 1 µs, `str` in 5 µs.
-    return ";".join([f"{mark} {queue_id} {encode_json(offsets)[1:-1].decode()}" for mark, queue_id, offsets in queues])
+    The client rejects a queue that is listed twice. It assigns the sorted offsets to its messages.
+    """
+    starts, offset_lists = [], []
+    for mark, queue_id, offsets in queues:
+        queue = f"{mark} {queue_id} ".encode()
+        starts.append(b"%b%d" % (queue, offsets[0]))
+        offset_lists.append(queue + encode_json(offsets)[1:-1])  # it writes 32 numbers in 0.5 µs, `str` in 5 µs
+    return b";".join(starts), b";".join(offset_lists)
 
 
 def order_count_info(queues: Iterable[tuple[str, int, Sequence[tuple[int, int]]]]) -> str:

@@ -153,7 +153,9 @@ class PopOperations:
         """Return how many messages may be popped from a queue now."""
         limits = self._limits
         room, own = limits.in_flight - self.table.held, limits.in_flight_per_queue - queue.held
-        return max(0, room if room < own else own)
+        if own < room:
+            room = own
+        return room if room > 0 else 0
 
     def _check_room(self, queue: PoppedQueue, count: int) -> None:
         if count > self.room(queue):
@@ -173,16 +175,17 @@ class PopOperations:
         it were filtered. With a lease the messages are held while it lives, whatever the invisible time. The pop time
         is not before `not_before_ms`: a pop from several queues has one.
         """
-        table, number = self.table, queue.number
+        table, number, next_offsets = self.table, queue.number, self.table.positions.next
         if offsets:
-            assert offsets[0] >= table.positions.next[number], f"{offsets[0]} was popped before"
+            assert offsets[0] >= next_offsets[number], f"{offsets[0]} was popped before"
             self._check_room(queue, len(offsets))
         pop_ms = max(now_ms, not_before_ms, table.positions.fence_ms[number])
         visible_ms = self._visible_ms(now_ms, invisible_ms, lease)
         for first, mask in windows_of(offsets):
             table.put_batch(queue, first, mask, pop_ms, visible_ms, lease)
             self.journal.pop(number, first, mask, pop_ms, visible_ms, lease)
-        self.advance(queue, next_offset)
+        if next_offset > next_offsets[number]:
+            self.advance(queue, next_offset)
         if lease:
             table.leases.renew((lease,), now_ms + self._lease_ms)
         return pop_ms

@@ -40,31 +40,36 @@ class Rows:
         """Add a row and return its index."""
         assert mask, "a row holds at least one message"
         if not self._free:
-            row = len(self.mask)
-            assert row < MAX_ROWS, f"{row} rows"
-            self.queue.append(queue)
-            self.first.append(first)
-            self.mask.append(mask)
-            self.pop_ms.append(pop_ms)
-            self.visible_ms.append(visible_ms)
-            self.lease.append(lease)
-            self.count.append(0)
-            self.flags.append(flags)
-            return row
+            self._grow()
         row = self._free.pop()
         self.queue[row] = queue
         self.first[row] = first
         self.mask[row] = mask
         self.pop_ms[row] = pop_ms
         self.visible_ms[row] = visible_ms
-        self.lease[row] = lease
-        self.count[row] = 0
-        self.flags[row] = flags
+        if lease:
+            self.lease[row] = lease
+        if flags:
+            self.flags[row] = flags
         return row
 
+    def _grow(self) -> None:
+        """Add one free row."""
+        row = len(self.mask)
+        assert row < MAX_ROWS, f"{row} rows"
+        for column in (
+            self.queue, self.first, self.mask, self.pop_ms, self.visible_ms, self.lease, self.count, self.flags,
+        ):  # fmt: skip
+            column.append(0)
+        self._free.append(row)
+
     def free(self, row: int) -> None:
-        """Release a row, which may be reused at once."""
-        self.mask[row] = self.lease[row] = 0
+        """Release a row, which may be reused at once. It is cleared of what most rows do not have."""
+        self.mask[row] = 0
+        if self.lease[row]:
+            self.lease[row] = 0
+        if self.flags[row]:
+            self.count[row] = self.flags[row] = 0
         self._free.append(row)
 
 

@@ -153,13 +153,26 @@ class InFlightTable:
     def put_batch(
         self, queue: PoppedQueue, first: int, mask: int, pop_ms: int, visible_ms: int, lease: int = 0
     ) -> None:
-        """Add popped messages."""
+        """Add popped messages. `_note_put` and `_push` are inlined: every pop comes here."""
         if queue.ordered:
             self._end_order(queue)
-        row = self.rows.add(queue.number, first, mask, pop_ms, visible_ms, lease)
+        assert visible_ms <= MAX_VISIBLE_MS, f"{visible_ms} is too late"
+        number, rows, heap = queue.number, self.rows, self._heap
+        row = rows.add(number, first, mask, pop_ms, visible_ms, lease)
         queue.add_batch(first, row)
-        self._note_put(queue, row, mask.bit_count(), first + mask.bit_length(), pop_ms)
-        self._push(visible_ms, row)
+        count = mask.bit_count()
+        queue.held += count
+        self.held += count
+        if lease:
+            self.leases.add(lease, row)
+        end, next_offsets = first + mask.bit_length(), self.positions.next
+        if end > next_offsets[number]:
+            next_offsets[number] = end
+        if pop_ms > self.last_pop_ms:
+            self.last_pop_ms = pop_ms
+        heapq.heappush(heap, visible_ms << _ID_BITS | row)
+        if len(heap) > _MIN_HEAP and len(heap) > 4 * len(rows):
+            self.rebuild_heap()
 
     def put_in_order(
         self, queue: PoppedQueue, first: int, mask: int, pop_ms: int, visible_ms: int, lease: int = 0,

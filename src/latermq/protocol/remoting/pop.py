@@ -1,19 +1,16 @@
 """Requests of POP consumption and their replies: pops, acknowledgements, invisible times, and the proxies' own ones."""
 
-from collections.abc import Mapping
-
 from msgspec import Struct, field
 
 from latermq.config_json.numbers import Int32, Int64
 from latermq.protocol.remoting.frames import (
-    FLAG_RESPONSE,
     JSON,
     LANGUAGE,
     VERSION,
     Command,
-    encode_frame,
     encode_prefix,
     encode_response,
+    join_frame,
 )
 
 FROM_END = 1  # initMode: a new group begins at the last message; otherwise at the first
@@ -158,19 +155,24 @@ class CancelPopHeader(Struct, kw_only=True, gc=False):
     pop: Int32  # the opaque of the request
 
 
+_POP_REPLY = (
+    f'{{"code":0,"flag":1,"language":"{LANGUAGE}","opaque":%d,"version":{VERSION},'
+    '"serializeTypeCurrentRPC":"JSON","extFields":{"popTime":"%d","invisibleTime":"%d","reviveQid":"%d",'
+    '"restNum":"%d","startOffsetInfo":"%b","msgOffsetInfo":"%b"'
+).encode()
+
+
 def encode_pop_reply(
-    opaque: int, encoding: int, *, pop_ms: int, invisible_ms: int, revive_queue_id: int, rest: int,
-    infos: Mapping[str, str], body: bytes,
+    opaque: int, *, pop_ms: int, invisible_ms: int, revive_queue_id: int, rest: int, starts: bytes, offsets: bytes,
+    order_counts: str | None, body: bytes,
 ) -> bytes:  # fmt: skip
-    """Encode the reply to a pop that found messages."""
-    fields = {
-        "popTime": str(pop_ms),
-        "invisibleTime": str(invisible_ms),
-        "reviveQid": str(revive_queue_id),
-        "restNum": str(rest),
-        **infos,
-    }
-    return encode_frame(0, opaque, flag=FLAG_RESPONSE, encoding=encoding, fields=fields, body=body)
+    """Encode the reply to a pop that found messages. The code of a pop does not fit into a binary header.
+
+    The infos of its fields contain nothing that JSON escapes. The template takes 1 µs instead of 3 µs.
+    """
+    header = _POP_REPLY % (opaque, pop_ms, invisible_ms, revive_queue_id, rest, starts, offsets)
+    header += b"}}" if order_counts is None else b',"orderCountInfo":"%b"}}' % order_counts.encode()
+    return join_frame(JSON, header, body)
 
 
 _ACK_REPLY = (

@@ -11,7 +11,7 @@ from latermq.broker.pop.sent_answers import SentAnswers
 from latermq.errors import Busy, ServiceUnavailable, StoreError
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command
 from latermq.server.handlers.flush_queue import FlushQueue
-from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.connection import JOINED_BYTES, Connection
 from latermq.server.remoting.sliced_requests import Later
 
 _log = structlog.get_logger(__name__)
@@ -19,7 +19,6 @@ _log = structlog.get_logger(__name__)
 GiveBack = Callable[[], None]
 _Held = tuple[Connection, bytes, GiveBack | None]
 _CONNECTION = itemgetter(0)
-JOINED_BYTES = 64 * 1024  # replies joined into one write
 
 
 class PopReplies:
@@ -108,17 +107,19 @@ class PopReplies:
         self._on_settled()
 
     def _send(self, connection: Connection, replies: list[_Held]) -> None:
-        """Send replies to one client. Short ones are joined: each write is a system call."""
-        if len(replies) > 1 and not connection.is_closing:
-            frames = [reply for _, reply, _ in replies]
-            if sum(map(len, frames)) <= JOINED_BYTES:
-                self._flush_queue.send(connection, b"".join(frames), partial(self._give_back, replies))
+        """Send replies to one client, joined: each write is counted, and may be a system call."""
+        at = 0
+        while at < len(replies):
+            if connection.is_closing:
+                self._give_back(replies[at:])
                 return
-        for held in replies:
-            if not connection.is_closing:
-                self._flush_queue.send(connection, held[1], partial(self._give_back, [held]))
-            else:
-                self._give_back([held])
+            first, size = at, 0
+            while at < len(replies) and (at == first or size + len(replies[at][1]) <= JOINED_BYTES):
+                size += len(replies[at][1])
+                at += 1
+            joined = replies[first:at]
+            frames = b"".join([frame for _, frame, _ in joined])
+            self._flush_queue.send(connection, frames, partial(self._give_back, joined))
 
     def _give_back(self, lost: list[_Held]) -> None:
         """Make messages visible again whose replies were not sent."""

@@ -17,9 +17,8 @@ from latermq.group.pop.handles import (
     IN_ORDER_REVIVE_QUEUE,
     NORMAL,
     ReceiptHandle,
-    message_offset_info,
+    offset_infos,
     order_count_info,
-    start_offset_info,
     topic_mark,
 )
 from latermq.group.pop.operations import attempt_hash
@@ -107,12 +106,12 @@ class PopRequests:
         self._replies.check_pop()
         self._replies.check_room()
         popped = self._pops.pop(request)
-        self._replies.settle_soon()  # also if all messages were filtered, and so that a deadline is scheduled
+        if popped.parts and not command.is_oneway:
+            self._answer(connection, command.opaque, request, popped)
+            return None
+        self._replies.settle_soon()  # all messages may be filtered, and a deadline must be scheduled
         if popped.parts:
-            if command.is_oneway:
-                self._pops.give_back(popped)
-            else:
-                self._answer(connection, command.opaque, command.encoding, request, popped)
+            self._pops.give_back(popped)
             return None
         if not popped.is_at_end or header.pollTime <= 0 or command.is_oneway:
             return encode_response(command, Response.POLLING_TIMEOUT, remark="no message found")
@@ -144,7 +143,7 @@ class PopRequests:
                 self.expire(pop)
                 return True
             return False
-        self._answer(connection, pop.opaque, pop.encoding, pop.request, popped)
+        self._answer(connection, pop.opaque, pop.request, popped)
         return True
 
     def expire(self, pop: WaitingPop) -> None:
@@ -157,44 +156,42 @@ class PopRequests:
 
     # Answers
 
-    def _answer(self, connection: Connection, opaque: int, encoding: int, request: PopRequest, popped: Popped) -> None:
+    def _answer(self, connection: Connection, opaque: int, request: PopRequest, popped: Popped) -> None:
         invisible_ms = self._max_hold_ms if request.lease else max(0, request.invisible_ms)
-        is_ordered = request.is_ordered
-        revive_queue_id = IN_ORDER_REVIVE_QUEUE if is_ordered else 0
-        starts, offsets, counts, body = [], [], [], []
+        queues, body, counts = [], [], None
         for part in popped.parts:
-            mark = NORMAL if part.topic == request.topic else topic_mark(part.topic)
-            queue_id = part.queue.queue_id
-            starts.append((mark, queue_id, part.offsets[0]))
-            offsets.append((mark, queue_id, part.offsets))
-            counts.append((mark, queue_id, part.counts))
-            if part.topic == request.topic:
+            queue, offsets = part.queue, part.offsets
+            if queue.topic == request.topic:
+                mark = NORMAL
                 body += part.pieces
             else:
-                body += self._as_sent(request, popped.pop_ms, invisible_ms, part)
-            self._traffic.count_pulled(part.topic, request.group, len(part.offsets))
-        infos = {"startOffsetInfo": start_offset_info(starts), "msgOffsetInfo": message_offset_info(offsets)}
-        if is_ordered:
-            infos["orderCountInfo"] = order_count_info(counts)
+                mark = topic_mark(queue.topic)
+                body += self._as_sent(request.topic, popped.pop_ms, invisible_ms, part)
+            queues.append((mark, queue.queue_id, offsets))
+            self._traffic.count_pulled(queue.topic, request.group, len(offsets))
+        if request.is_ordered:
+            counts = order_count_info((NORMAL, part.queue.queue_id, part.counts) for part in popped.parts)
+        starts, all_offsets = offset_infos(queues)
         reply = encode_pop_reply(
             opaque,
-            encoding,
             pop_ms=popped.pop_ms,
             invisible_ms=invisible_ms,
-            revive_queue_id=revive_queue_id,
+            revive_queue_id=IN_ORDER_REVIVE_QUEUE if request.is_ordered else 0,
             rest=popped.rest,
-            infos=infos,
+            starts=starts,
+            offsets=all_offsets,
+            order_counts=counts,
             body=b"".join(body),
         )
         self._replies.hold_pop(connection, reply, lambda: self._pops.give_back(popped), request.lease, popped.pop_ms)
 
-    def _as_sent(self, request: PopRequest, pop_ms: int, invisible_ms: int, part: PoppedPart) -> list[bytes]:
+    def _as_sent(self, topic: str, pop_ms: int, invisible_ms: int, part: PoppedPart) -> list[bytes]:
         handle = ReceiptHandle(
-            part.offsets[0], pop_ms, invisible_ms, 0, topic_mark(part.topic), self._broker_name,
+            part.offsets[0], pop_ms, invisible_ms, 0, topic_mark(part.queue.topic), self._broker_name,
             part.queue.queue_id, 0,
         )  # fmt: skip
         return [
-            as_sent(record, request.topic, handle._replace(offset=offset))
+            as_sent(record, topic, handle._replace(offset=offset))
             for record, offset in zip(_records(part.pieces), part.offsets, strict=True)
         ]
 
