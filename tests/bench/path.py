@@ -17,7 +17,8 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FrameReader, encode_frame
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.pull import PULL_SUSPEND
-from latermq.protocol.remoting.send import decode_request
+from latermq.protocol.remoting.request_decoder import decode_request
+from latermq.protocol.remoting.send import SendRequest
 from latermq.server.broker.composition import broker_service
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.listener import Listener
@@ -164,7 +165,7 @@ def measure_send(path: SocketlessBroker, count: int, *, with_timers: bool = Fals
 
 def measure_send_stages(path: SocketlessBroker, count: int) -> Figures:
     """The same work by stage. The sum does not include the work of the connection itself."""
-    broker, reader, lane = path.broker, FrameReader(decode=decode_request), path.connection.lane
+    broker, reader, lane = path.broker, FrameReader(decode=decode_request), path.connection.lanes.get(SendRequest)
     assert lane is not None
     decode_ns = lane_ns = index_ns = 0
     for frames, size, measured in _reads(path, count):

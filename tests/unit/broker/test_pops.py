@@ -442,7 +442,7 @@ def test_forged_handles_change_nothing() -> None:
         assert broker.acknowledgements.ack(place) is not Outcome.DONE
         assert broker.acknowledgements.change(place, far, is_suspended=True).outcome is not Outcome.DONE
         assert broker.acknowledgements.bury(place, "") is not Outcome.DONE
-        assert broker.acknowledgements.ack_all(place, [(0, 1), (far, 1)]) == 0
+        assert broker.acknowledgements.ack_all(place[:3], place.offset, place.pop_ms, ((0, 1), (far, 1))) == 0
         assert broker.acknowledgements.ack_each([place]) != [Outcome.DONE]
     assert broker.in_flight.held == 2
     with pytest.raises(IllegalMessage):

@@ -1,6 +1,5 @@
 """The send lane and the long way: the same records, queue entries, index keys and replies, whatever is sent."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from latermq.protocol.remoting.frames import (
     FrameReader,
     encode_frame,
 )
+from latermq.protocol.remoting.send import SendRequest
 from latermq.server.broker.composition import broker_service
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.listener import Listener
@@ -31,32 +31,10 @@ from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.index.pending_keys import INDEX_BATCH
 from latermq.store.log_writer import PlainMessage
 from tests.support.brokers_in_memory import MESSAGE_LIMIT, STORE
+from tests.support.collecting_transport import CollectingTransport
 
 QUEUES = 3
 READ_BYTES = 100_000  # an event loop brings no more than 256 KiB at once
-
-
-class CollectingTransport(asyncio.Transport):
-    """Keeps what is written."""
-
-    def __init__(self, peer: tuple[str, int]) -> None:
-        super().__init__({"peername": peer})
-        self.written = b""
-        self.closed = False
-
-    def write(self, data: Any) -> None:
-        self.written += data
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
 
 class NotingLane:
@@ -96,10 +74,10 @@ class Way:
         self.connection = Connection(self.service, self.listener)
         self.connection.connection_made(self.transport)
         self.lane: NotingLane | None = None
-        if with_lane and isinstance(self.connection.lane, SendLane):
-            self.lane = self.connection.lane = NotingLane(self.connection.lane)
-        else:
-            self.connection.lane = None
+        lane = self.connection.lanes.get(SendRequest)
+        if with_lane and isinstance(lane, SendLane):
+            self.lane = NotingLane(lane)
+        self.connection.lanes = {SendRequest: self.lane} if self.lane is not None else {}
 
     def _give_turn(self) -> None:
         self.turns += 1

@@ -106,7 +106,8 @@ def test_a_message_that_was_never_delivered_has_no_count_of_its_own() -> None:
 
 @pytest.mark.parametrize("known", POP["batch_acks"], ids=lambda known: str(known["bits"]))
 def test_a_bit_set_is_read_and_written_as_apache_does(known: dict[str, Any]) -> None:
-    windows = decode_bit_set(known["encoded"])
+    count, windows = decode_bit_set(known["encoded"])
+    assert count == len(known["bits"])
     assert [offset for first, mask in windows for offset in offsets_of(first, mask)] == known["bits"]
     assert encode_bit_set(known["bits"]) == known["encoded"]
 
@@ -118,10 +119,10 @@ def test_a_text_that_is_not_a_bit_set_is_rejected(text: str) -> None:
 
 
 def test_the_size_of_a_bit_set_is_bounded() -> None:
-    windows = decode_bit_set(encode_bit_set(range(MAX_BIT_SET_BYTES * 8 - 8)))
-    assert sum(mask.bit_count() for _, mask in windows) == MAX_BIT_SET_BYTES * 8 - 8
+    count, windows = decode_bit_set(encode_bit_set(range(MAX_BIT_SET_BYTES * 8 - 8)))
+    assert sum(mask.bit_count() for _, mask in windows) == count == MAX_BIT_SET_BYTES * 8 - 8
     with pytest.raises(MalformedRequest, match="characters"):
         decode_bit_set("A" * (MAX_BIT_SET_BYTES * 2))
-    assert decode_bit_set(encode_bit_set([1, 500]), 2) == [(0, 1 << 1), (480, 1 << 20)]
+    assert decode_bit_set(encode_bit_set([1, 500]), 2) == (2, ((0, 1 << 1), (480, 1 << 20)))
     with pytest.raises(MalformedRequest, match="at once"):
         decode_bit_set(encode_bit_set([1, 2, 3]), 2)

@@ -11,6 +11,7 @@ from latermq.broker.pop.waiting_pops import WaitingPops
 from latermq.broker.tables.topics import Topics
 from latermq.clock import Clock
 from latermq.errors import IllegalMessage
+from latermq.group.pop.handles import Windows
 from latermq.group.pop.operations import Changed, Outcome, PopOperations
 from latermq.group.pop.popped_queue import PoppedQueue
 from latermq.store.queues.queue_table import QueueTable
@@ -105,15 +106,16 @@ class Acknowledgements:
             outcomes += found
         return outcomes
 
-    def ack_all(self, place: Place, windows: Iterable[tuple[int, int]]) -> int:
-        """Acknowledge messages of one pop: pairs of a distance from the place and a mask. Return how many were held."""
-        queue = self._by_key.get(place[:3])
+    def ack_all(self, key: tuple[str, str, int], start: int, pop_ms: int, windows: Windows) -> int:
+        """Acknowledge messages of one pop: pairs of a distance from its start and a mask. Return how many were held.
+
+        The key is that of the queue: group, the topic that the messages were popped from, queue id.
+        """
+        queue = self._by_key.get(key)
         if queue is None:
             return 0
         was_ordered = bool(queue.ordered)
-        start = place.offset
-        own = [(start + distance, mask) for distance, mask in windows]
-        count = self._operations.ack_all(queue, own, place.pop_ms)
+        count = self._operations.ack_all(queue, [(start + distance, mask) for distance, mask in windows], pop_ms)
         if count:
             self._note_done(queue, count, was_ordered=was_ordered)
         return count

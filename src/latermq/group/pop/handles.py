@@ -7,6 +7,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
@@ -25,7 +26,11 @@ _match_handle = re.compile(
 ).fullmatch
 _WORD = Struct("<I")
 _WORD_BITS = 32
+_SHORT_CHARS = 12  # up to 9 bytes
 MAX_BIT_SET_BYTES = 65_536  # the messages of one pop may be far apart if a filter drops most of a queue
+
+
+Windows = tuple[tuple[int, int], ...]  # pairs of a position and a mask of 32 bits from there on
 
 
 class ReceiptHandle(NamedTuple):
@@ -137,25 +142,34 @@ def order_count_info(queues: Iterable[tuple[str, int, Sequence[tuple[int, int]]]
 # Bit sets of batch acknowledgements
 
 
-def decode_bit_set(text: str, max_bits: int = 8 * MAX_BIT_SET_BYTES) -> list[tuple[int, int]]:
-    """Return the set bits as pairs of a position and a mask of 32 bits from there on.
+def decode_bit_set(text: str, max_bits: int = 8 * MAX_BIT_SET_BYTES) -> tuple[int, Windows]:
+    """Return the number of set bits, and these as pairs of a position and a mask of 32 bits from there on.
 
     The text is base64 of the bytes of a Java BitSet, lowest bit first. Raises MalformedRequest if there are more than
     `max_bits`.
     """
     if len(text) > -(-MAX_BIT_SET_BYTES // 3) * 4:
         raise MalformedRequest(f"a bit set has {len(text)} characters", hint="Acknowledge fewer messages at once")
+    count, windows = _decode_short(text) if len(text) <= _SHORT_CHARS else _decode(text)
+    if count > max_bits:
+        raise MalformedRequest(
+            f"{count} messages cannot be acknowledged at once", hint=f"Acknowledge up to {max_bits} per request"
+        )
+    return count, windows
+
+
+def _decode(text: str) -> tuple[int, Windows]:
     try:
         data = binascii.a2b_base64(text, strict_mode=True)
     except ValueError:
         raise MalformedRequest(f"{text[:80]!r} is not a bit set", hint="Encode it as base64") from None
     count = int.from_bytes(data, "little").bit_count()
-    if count > max_bits:
-        raise MalformedRequest(
-            f"{count} messages cannot be acknowledged at once", hint=f"Acknowledge up to {max_bits} per request"
-        )
     words = _WORD.iter_unpack(data + bytes(-len(data) % _WORD.size))
-    return [(_WORD_BITS * number, mask) for number, (mask,) in enumerate(words) if mask]
+    return count, tuple([(_WORD_BITS * number, mask) for number, (mask,) in enumerate(words) if mask])
+
+
+# Most bit sets are those of whole pops, so they are the same for all queues: 0.1 µs instead of 2 µs.
+_decode_short = lru_cache(maxsize=1_024)(_decode)
 
 
 def encode_bit_set(positions: Iterable[int]) -> str:

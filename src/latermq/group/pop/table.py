@@ -228,8 +228,9 @@ class InFlightTable:
         if left:
             rows.mask[row] = left
             return
-        if rows.flags[row] & SINGLE:
-            queue.ordered -= bool(rows.flags[row] & IN_ORDER)
+        flags = rows.flags[row]
+        if flags & SINGLE:
+            queue.ordered -= bool(flags & IN_ORDER)
             queue.drop_single(rows.first[row])
         else:
             queue.drop_batch(rows.first[row])
@@ -304,8 +305,10 @@ class InFlightTable:
             self.rows.lease[row] = 0
 
     def _free(self, row: int) -> None:
-        self._end_hold(row)
-        self._overdue.pop(row, None)
+        if self.rows.lease[row]:
+            self._end_hold(row)
+        if row in self._overdue:
+            del self._overdue[row]
         self.rows.free(row)
 
     # In order

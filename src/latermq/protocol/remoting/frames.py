@@ -135,6 +135,15 @@ class Command(msgspec.Struct, gc=False, rename={"json_fields": "extFields"}):
         return {name: value for name, value in fields.items() if value is not None}
 
 
+class DecodedRequest(Command, gc=False, rename={"json_fields": "extFields"}):
+    """A request whose type has decoded fields. The encoded fields are not kept."""
+
+    def header(self, type_: type[HeaderType]) -> HeaderType:
+        fields: object = self.json_fields
+        assert isinstance(fields, type_), f"the fields are not a {type_.__name__}"
+        return fields
+
+
 _decode_json_header = msgspec.json.Decoder(Command).decode
 
 

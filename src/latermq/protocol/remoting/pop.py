@@ -8,8 +8,8 @@ from latermq.protocol.remoting.frames import (
     LANGUAGE,
     VERSION,
     Command,
+    DecodedRequest,
     encode_prefix,
-    encode_response,
     join_frame,
 )
 
@@ -44,6 +44,17 @@ class AckHeader(Struct, kw_only=True, gc=False):
     queueId: Int32
     extraInfo: str
     offset: Int64
+
+
+class AckRequest(DecodedRequest, kw_only=True, gc=False, rename={"json_fields": "extFields"}):
+    """ACK_MESSAGE with decoded fields."""
+
+    json_fields: AckHeader  # type: ignore[assignment]
+
+    @property
+    def held_bytes(self) -> int:
+        fields = self.json_fields
+        return len(self.body) + len(fields.consumerGroup) + len(fields.topic) + len(fields.extraInfo)
 
 
 class ChangeInvisibleTimeHeader(Struct, kw_only=True, gc=False):
@@ -181,9 +192,18 @@ _ACK_REPLY = (
 ).encode()
 
 
+_BATCH_ACK_REPLY = _ACK_REPLY.replace(b'"outcome":"done"', b'"acknowledged":"%d"')
+
+
+def encode_batch_ack_reply(request: Command, count: int) -> bytes:
+    """Encode the reply to an acknowledgement of several messages, of which `count` were in flight."""
+    return join_frame(JSON, _BATCH_ACK_REPLY % (request.opaque, count))
+
+
 def encode_ack_reply(request: Command) -> bytes:
-    """Encode the reply to an acknowledgement of a message in flight. The template takes 0.5 µs instead of 2 µs."""
-    if request.encoding == JSON:
-        header = _ACK_REPLY % request.opaque
-        return encode_prefix(JSON, len(header)) + header
-    return encode_response(request, fields={"outcome": "done"})
+    """Encode the reply to an acknowledgement of a message in flight. The template takes 0.5 µs instead of 2 µs.
+
+    The codes of acknowledgements do not fit into a binary header.
+    """
+    header = _ACK_REPLY % request.opaque
+    return encode_prefix(JSON, len(header)) + header

@@ -1,20 +1,16 @@
 """Send requests and their replies: messages from producers, and messages that consumers send back."""
 
-import msgspec
 from msgspec import Struct
 
 from latermq.config_json.numbers import Int32, Int64
 from latermq.model.retry import RetryMessage, SendBack
-from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import (
     FLAG_RESPONSE,
     JSON,
     LANGUAGE,
-    UNREADABLE,
     VERSION,
     Command,
-    HeaderType,
-    decode_frame,
+    DecodedRequest,
     encode_frame,
     encode_prefix,
 )
@@ -123,12 +119,7 @@ def read_retry(header: SendHeader | SendHeaderV2, client_version: int) -> RetryM
     )
 
 
-_SEND_V2 = int(Request.SEND_MESSAGE_V2)
-# Clients write `code` first. A header that begins differently is decoded in two steps, like all other requests.
-_SEND_START = b'{"code":%d,' % _SEND_V2
-
-
-class SendRequest(Command, kw_only=True, gc=False, rename={"json_fields": "extFields"}):
+class SendRequest(DecodedRequest, kw_only=True, gc=False, rename={"json_fields": "extFields"}):
     """A send request with decoded fields. The encoded fields are not kept."""
 
     json_fields: SendHeaderV2  # type: ignore[assignment]
@@ -138,27 +129,6 @@ class SendRequest(Command, kw_only=True, gc=False, rename={"json_fields": "extFi
         fields = self.json_fields
         names = len(fields.producerGroup) + len(fields.topic) + len(fields.defaultTopic)
         return len(self.body) + len(self.remark or "") + len(fields.properties) + names
-
-    def header(self, type_: type[HeaderType]) -> HeaderType:
-        assert type_ is SendHeaderV2, f"a send's fields are not a {type_.__name__}"
-        return self.json_fields  # type: ignore[return-value]
-
-
-_decode_send = msgspec.json.Decoder(SendRequest, strict=False).decode
-
-
-def decode_request(encoding: int, header: bytes, body: bytes) -> Command:
-    """Like `decode_frame`, but returns a well-formed send as a SendRequest, which saves 0.5 µs."""
-    if header[: len(_SEND_START)] == _SEND_START and encoding == JSON:
-        try:
-            command = _decode_send(header)
-        except UNREADABLE:  # `decode_frame` reports the error
-            return decode_frame(encoding, header, body)
-        if command.code == _SEND_V2:  # a name may occur twice, and then the last value counts
-            # A header could contain these names, but must not set these attributes.
-            command.encoding, command.binary_fields, command.body = JSON, None, body
-            return command
-    return decode_frame(encoding, header, body)
 
 
 _SEND_REPLY = (

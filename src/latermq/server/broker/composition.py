@@ -11,6 +11,7 @@ from latermq.broker.messages.record_pulls import RecordPulls
 from latermq.broker.metrics.broker_metrics import BrokerMetrics
 from latermq.message.ids import IPV4_HOST_BYTES
 from latermq.server.broker.restored_backup import RestoredBackup
+from latermq.server.handlers.ack_lane import AckLane
 from latermq.server.handlers.acks import AckRequests
 from latermq.server.handlers.admin.admin_requests import AdminRequests
 from latermq.server.handlers.admin.client_requests import ClientRequests
@@ -109,10 +110,13 @@ def broker_service(
         later=later,
         on_settled=on_pops_settled,
     )
+    acks = AckRequests(broker.acknowledgements, pop_replies)
+    table.add(acks.endpoints)
     table.add(_pop_endpoints(broker, pop_replies, group_changes, note_producers))
     return BrokerService(
         table,
         _send_lane(broker, table, between_requests) if not flush_queue.is_sync else None,
+        AckLane(acks, broker.acknowledgements, pop_replies, table, between_requests),
         flush_queue,
         group_changes,
         broker.topics,
@@ -134,7 +138,7 @@ def broker_service(
 def _pop_endpoints(
     broker: Broker, replies: PopReplies, group_changes: GroupChanges, on_producers: Callable[[list[str]], None]
 ) -> list[Endpoint]:
-    """The requests of POP consumption."""
+    """The requests of POP consumption, except those with handles."""
     pops = PopRequests(
         broker.pops,
         broker.waiting_pops,
@@ -144,9 +148,8 @@ def _pop_endpoints(
         broker.client_clock,
         broker.config,
     )
-    acks = AckRequests(broker.acknowledgements, replies)
     proxies = ProxyRequests(broker.reported_clients, broker.sent_answers, replies, group_changes.notify, on_producers)
-    return [*pops.endpoints, *acks.endpoints, *proxies.endpoints]
+    return [*pops.endpoints, *proxies.endpoints]
 
 
 def _send_lane(broker: Broker, table: RequestTable, between_runs: Callable[[], None]) -> SendLane | None:

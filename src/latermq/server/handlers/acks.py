@@ -12,12 +12,12 @@ from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.pop import (
     AckHeader,
-    BatchAck,
     BatchAckBody,
     BuryHeader,
     ChangeInvisibleTimeHeader,
     PoppedPlace,
     encode_ack_reply,
+    encode_batch_ack_reply,
 )
 from latermq.server.handlers.pop_replies import PopReplies
 from latermq.server.remoting.access import SUB, on_group, on_groups, on_topics
@@ -61,24 +61,32 @@ class AckRequests:
         self._replies.check_room()
         pop_ms = handle_times(header.extraInfo)[0]
         place = Place(header.consumerGroup, header.topic, header.queueId, header.offset, pop_ms)
-        outcome, code = self._acknowledgements.ack(place), Response.SUCCESS
-        if outcome is Outcome.DONE:
-            self._replies.hold(connection, command, encode_ack_reply(command))
-            return
-        if self._acknowledgements.find(place) is None and not self._acknowledgements.is_stored(place):
-            code = Response.NO_MESSAGE
-        self._replies.hold(connection, command, encode_response(command, code, fields={"outcome": _NAMES[outcome]}))
+        outcome = self._acknowledgements.ack(place)
+        is_done = outcome is Outcome.DONE
+        reply = encode_ack_reply(command) if is_done else self.encode_refusal(command, place, outcome)
+        self._replies.hold(connection, command, reply)
+
+    def encode_refusal(self, command: Command, place: Place, outcome: Outcome) -> bytes:
+        """Encode the reply to an acknowledgement that did nothing."""
+        is_known = self._acknowledgements.find(place) is not None or self._acknowledgements.is_stored(place)
+        code = Response.SUCCESS if is_known else Response.NO_MESSAGE
+        return encode_response(command, code, fields={"outcome": _NAMES[outcome]})
 
     def _ack_batch(self, connection: Connection, command: Command, body: BatchAckBody) -> None:
         self._replies.check_room()
         batches = []
         left = MAX_BATCH
         for ack in body.acks:
-            windows = decode_bit_set(ack.b, left)
-            left -= sum([mask.bit_count() for _, mask in windows])
-            batches.append((_place(ack), windows))
-        count = sum([self._acknowledgements.ack_all(place, windows) for place, windows in batches])
-        self._replies.hold(connection, command, encode_response(command, fields={"acknowledged": str(count)}))
+            count, windows = decode_bit_set(ack.b, left)
+            left -= count
+            batches.append((ack, windows))
+        done = 0
+        for ack, windows in batches:
+            group, topic = ack.c, ack.t
+            if ack.r != NORMAL:
+                topic = pop_retry_topic(group, topic, is_v2=ack.r == RETRY_V2)
+            done += self._acknowledgements.ack_all((group, topic, ack.q), ack.so, ack.pt, windows)
+        self._replies.hold(connection, command, encode_batch_ack_reply(command, done))
 
     def _change(self, connection: Connection, command: Command, header: ChangeInvisibleTimeHeader) -> None:
         self._replies.check_room()
@@ -113,11 +121,6 @@ class AckRequests:
         outcome = self._acknowledgements.bury(place, escaped(header.reason or "", MAX_REASON_CHARS))
         code = Response.SUCCESS if outcome is Outcome.DONE else Response.NO_MESSAGE
         self._replies.hold(connection, command, encode_response(command, code, fields={"outcome": _NAMES[outcome]}))
-
-
-def _place(ack: BatchAck) -> Place:
-    topic = ack.t if ack.r == NORMAL else pop_retry_topic(ack.c, ack.t, is_v2=ack.r == RETRY_V2)
-    return Place(ack.c, topic, ack.q, ack.so, ack.pt)
 
 
 def _check_count(count: int) -> None:

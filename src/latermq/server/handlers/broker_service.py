@@ -9,12 +9,15 @@ from latermq.broker.tables.topics import Topics, UnsavedTopic
 from latermq.group.members import Members
 from latermq.message.ids import IPV4_HOST_BYTES
 from latermq.protocol.remoting.frames import Command
+from latermq.protocol.remoting.pop import AckRequest
+from latermq.protocol.remoting.send import SendRequest
+from latermq.server.handlers.ack_lane import AckLane
 from latermq.server.handlers.async_replies import WhenDone
 from latermq.server.handlers.flush_queue import FlushQueue
 from latermq.server.handlers.notices import GroupChanges
 from latermq.server.handlers.pop_replies import PopReplies
 from latermq.server.handlers.topic_save_queue import TopicSaveQueue
-from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.connection import Connection, Lanes
 from latermq.server.remoting.endpoints import RequestTable
 from latermq.server.remoting.send_lane import SendLane
 from latermq.server.remoting.sliced_requests import Later, call_now
@@ -27,7 +30,8 @@ class BrokerService:
     def __init__(
         self,
         table: RequestTable,
-        lane: SendLane | None,
+        send_lane: SendLane | None,
+        ack_lane: AckLane,
         flush_queue: FlushQueue,
         group_changes: GroupChanges,
         topics: Topics,
@@ -50,7 +54,8 @@ class BrokerService:
         At most `max_waiting` requests wait for it. `later` calls back after other work has had its turn.
         """
         self.table = table
-        self._lane = lane
+        self._lanes_v6: Lanes = {AckRequest: ack_lane}
+        self._lanes: Lanes = self._lanes_v6 if send_lane is None else {SendRequest: send_lane, **self._lanes_v6}
         self.flush_queue = flush_queue
         self.group_changes = group_changes
         self._topics = topics
@@ -74,9 +79,8 @@ class BrokerService:
             )
 
     def on_connect(self, connection: Connection) -> None:
-        """Assign the send lane. Before the first request only the client's address is known."""
-        if self._lane is not None and len(connection.peer_host) == IPV4_HOST_BYTES:
-            connection.lane = self._lane
+        """Assign the lanes. Before the first request only the client's address is known."""
+        connection.lanes = self._lanes if len(connection.peer_host) == IPV4_HOST_BYTES else self._lanes_v6
 
     def serve(self, connection: Connection, command: Command) -> bytes | None:
         self._between_requests()

@@ -68,6 +68,17 @@ class PopReplies:
             self._replies.append((connection, reply, None))
         self.settle_soon()
 
+    @property
+    def room(self) -> int:
+        """How many more requests may wait for the journal."""
+        return self._max_waiting - self._waiting
+
+    def hold_run(self, connection: Connection, replies: list[bytes]) -> None:
+        """Send the replies to a run of requests when their operations are journalled."""
+        self._waiting += len(replies)
+        self._replies.append((connection, b"".join(replies), None))
+        self.settle_soon()
+
     def hold_pop(
         self, connection: Connection, reply: bytes, give_back: GiveBack, lease: int = 0, pop_ms: int = 0
     ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from latermq.errors import Busy, LaterMQError
 from latermq.protocol.remoting.frames import Command
 from latermq.server.handlers.async_replies import WhenDone, answer
-from latermq.server.remoting.connection import Connection, Lane
+from latermq.server.remoting.connection import Connection, Lanes
 from latermq.server.remoting.sliced_requests import Later
 
 MAX_UNSAVED_BYTES = 64 << 20  # of requests that wait for their topics to be saved
@@ -36,7 +36,7 @@ class TopicSaveQueue:
         self._waiting_bytes = 0
         self._is_serving = False
         self._failure: LaterMQError | None = None  # set while requests are served again whose topics could not be saved
-        self._lanes: dict[Connection, Lane | None] = {}  # lanes of the connections with waiting requests
+        self._lanes: dict[Connection, Lanes] = {}  # lanes of the connections with waiting requests
 
     def __contains__(self, connection: Connection) -> bool:
         """Whether a request of this connection waits. The next request that stores or cancels must not overtake it."""
@@ -53,8 +53,8 @@ class TopicSaveQueue:
         self._waiting.append((connection, command))
         self._waiting_bytes += command.held_bytes
         if connection not in self._lanes:
-            self._lanes[connection] = connection.lane
-            connection.lane = None
+            self._lanes[connection] = connection.lanes
+            connection.lanes = {}
         if self._waiting_bytes >= MAX_UNSAVED_BYTES * BLOCK_SHARE:
             connection.set_blocked(True)  # until all waiting requests are served
         if len(self._waiting) == 1 and not self._is_serving:
@@ -88,13 +88,13 @@ class TopicSaveQueue:
 
         serve_some()
 
-    def _reopen(self, lanes: dict[Connection, Lane | None]) -> None:
+    def _reopen(self, lanes: dict[Connection, Lanes]) -> None:
         """Resume the connections after all their waiting requests are served."""
-        for connection, lane in lanes.items():
+        for connection, own in lanes.items():
             if connection in self._lanes:
-                self._lanes[connection] = lane
+                self._lanes[connection] = own
             else:
-                connection.lane = lane
+                connection.lanes = own
             connection.set_blocked(False)
         self._is_serving = False
         if self._waiting:

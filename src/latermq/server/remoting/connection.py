@@ -21,7 +21,7 @@ from latermq.protocol.remoting.frames import (
     encode_frame,
     encode_response,
 )
-from latermq.protocol.remoting.send import decode_request
+from latermq.protocol.remoting.request_decoder import decode_request
 from latermq.server.remoting.held_bytes import HeldBytes
 from latermq.server.remoting.turns import Turns
 
@@ -73,8 +73,14 @@ class Lane(Protocol):
     """A fast path for runs of ordinary requests."""
 
     def serve_runs(self, connection: "Connection", commands: list[Command], at: int, replies: list[bytes]) -> int:
-        """Serve a run of commands from index `at`, append a reply for each, and return the index after the run."""
+        """Serve a run of commands from index `at`, and return the index after the run.
+
+        It appends a reply for each, unless replies are sent later.
+        """
         ...
+
+
+Lanes = Mapping[type[Command], Lane]  # by the type of the requests
 
 
 class CloseReason(Enum):
@@ -131,7 +137,7 @@ class Connection(asyncio.Protocol):
         "_waiting",
         "_write_limit_bytes",
         "attachment",
-        "lane",
+        "lanes",
         "peer",
         "peer_host",
     )
@@ -140,7 +146,7 @@ class Connection(asyncio.Protocol):
         self.peer: tuple[str, int] = _NO_PEER
         self.peer_host: bytes = b""
         self.attachment: object | None = None  # state that the service keeps for this connection
-        self.lane: Lane | None = None  # set by services that have a lane
+        self.lanes: Lanes = {}  # set by services that have lanes
         self._service = service
         self._owner = owner
         self._turns = owner.turns
@@ -489,7 +495,7 @@ class Connection(asyncio.Protocol):
         serve, monotonic_s = self._service.serve, self._monotonic_s
         at, end = 0, len(commands)
         while at < end:
-            if (lane := self.lane) is not None:  # an earlier request may have closed it
+            if (lane := self.lanes.get(type(commands[at]))) is not None:  # an earlier request may have closed it
                 # A run is part of one read, so the size of its replies is not checked in between.
                 first = len(replies)
                 try:

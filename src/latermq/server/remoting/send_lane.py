@@ -76,8 +76,6 @@ class SendLane:
 
     def serve_runs(self, connection: Connection, commands: list[Command], at: int, replies: list[bytes]) -> int:
         """Store messages from index `at`, append a reply for each, and return the index of the first one left."""
-        if not isinstance(commands[at], SendRequest):  # nearly all other requests: 0.1 µs instead of 2 µs
-            return at
         while at < len(commands):
             stored = self._store_run(connection, commands[at : at + MESSAGES_PER_RUN], replies)
             at += stored
