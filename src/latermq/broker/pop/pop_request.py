@@ -1,5 +1,7 @@
 """What a pop asks for, and what it got."""
 
+from collections.abc import Sequence
+
 from latermq.group.filters import EVERYTHING, MessageFilter
 from latermq.group.pop.popped_queue import PoppedQueue
 
@@ -44,7 +46,7 @@ class PoppedPart:
 
     __slots__ = ("counts", "next_offset", "offsets", "pieces", "queue")
 
-    def __init__(self, queue: PoppedQueue, offsets: list[int], pieces: list[bytes], next_offset: int) -> None:
+    def __init__(self, queue: PoppedQueue, offsets: Sequence[int], pieces: list[bytes], next_offset: int) -> None:
         self.queue = queue
         self.offsets = offsets
         self.pieces = pieces

@@ -1,6 +1,6 @@
 """Pops: reads messages of a topic and of its retry topics for one group, and notes that they are in flight."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from struct import Struct
 
@@ -32,6 +32,7 @@ MAX_MESSAGES = 32  # of one pop, as in Apache's broker
 RETRIES_FIRST = 0.2  # the share of pops that look at retries first
 ALL_QUEUES = -1
 _MAX_QUEUES = 4_096  # that one pop looks at: 2 ms
+_MAX_PAIRS = 10_000  # of a group and a topic, whose next queue is remembered: 2 MB
 _SIZE_AND_QUEUE_OFFSET = Struct(">I16xq")
 
 
@@ -71,6 +72,7 @@ class Pops:
         self._is_pulled = is_pulled
         self.exhausted: dict[PoppedQueue, None] = {}  # popped in order, with messages for the dead letters
         self.popped = 0
+        self._next_queues: dict[tuple[str, str], int] = {}  # by group and topic: where the last pop began
 
     def check_topic(self, topic: str, queue_id: int) -> Topic:
         """Return a topic that may be popped from. The order of the checks is that of Apache's broker."""
@@ -133,11 +135,20 @@ class Pops:
     # Which queues
 
     def _queue_ids(self, request: PopRequest) -> Iterable[int]:
-        """Return the queues of a pop, beginning anywhere. It seldom needs them all."""
+        """Return the queues of a pop. It seldom needs them all, so the next pop begins with the next queue.
+
+        Pops of a backlog then read the log in its order, whose pages and cache lines have messages of all queues.
+        """
         if request.queue_id >= 0:
             return (request.queue_id,)
         count = self._topics.require(request.topic).read_queues
-        start = int(self._random_fraction() * count)
+        pair = request.group, request.topic
+        start = self._next_queues.get(pair, -1) + 1
+        if start >= count:
+            start = 0
+        if len(self._next_queues) >= _MAX_PAIRS:
+            self._next_queues.clear()
+        self._next_queues[pair] = start
         return islice(chain(range(start, count), range(start)), _MAX_QUEUES)
 
     def _retry_places(self, request: PopRequest) -> list[tuple[str, int]]:
@@ -375,7 +386,7 @@ class Pops:
             self._positions.note(part.queue)
 
     def statistics(self) -> dict[str, int]:
-        return {"popped_messages": self.popped}
+        return {"popped_messages": self.popped, "popped_pairs": len(self._next_queues)}
 
 
 def max_attempts(max_retries: int | None) -> int:
@@ -383,10 +394,10 @@ def max_attempts(max_retries: int | None) -> int:
     return max(0, 16 if max_retries is None else max_retries) + 1
 
 
-def _offsets_of(pieces: list[bytes], count: int, first: int, next_offset: int) -> list[int]:
+def _offsets_of(pieces: list[bytes], count: int, first: int, next_offset: int) -> Sequence[int]:
     """Return the queue offsets of records. Without filtered messages they are consecutive."""
     if next_offset - first == count:
-        return list(range(first, next_offset))
+        return range(first, next_offset)
     offsets = []
     for piece in pieces:
         at = 0

@@ -113,7 +113,7 @@ def topic_mark(topic: str) -> str:
 # Infos in the answer to a pop: items separated by semicolons
 
 
-def offset_infos(queues: Iterable[tuple[str, int, list[int]]]) -> tuple[bytes, bytes]:
+def offset_infos(queues: Iterable[tuple[str, int, Sequence[int]]]) -> tuple[bytes, bytes]:
     """Encode (mark, queue id, offsets) of each queue: the first offsets, and all offsets.
 
     The client rejects a queue that is listed twice. It assigns the sorted offsets to its messages.
@@ -122,7 +122,7 @@ def offset_infos(queues: Iterable[tuple[str, int, list[int]]]) -> tuple[bytes, b
     for mark, queue_id, offsets in queues:
         queue = f"{mark} {queue_id} ".encode()
         starts.append(b"%b%d" % (queue, offsets[0]))
-        offset_lists.append(queue + encode_json(offsets)[1:-1])  # it writes 32 numbers in 0.5 µs, `str` in 5 µs
+        offset_lists.append(queue + encode_json(list(offsets))[1:-1])  # 32 numbers in 1 µs; `str` takes 5 µs
     return b";".join(starts), b";".join(offset_lists)
 
 
