@@ -56,7 +56,7 @@ def pop(
     found = []
     for part in popped.parts:
         messages = list(decode_records(b"".join(part.pieces)))
-        assert [message.queue_offset for message in messages] == part.offsets
+        assert [message.queue_offset for message in messages] == list(part.offsets)
         found += [
             Held(message, Place(group, part.queue.topic, part.queue.queue_id, message.queue_offset, popped.pop_ms))
             for message in messages
