@@ -68,8 +68,7 @@ def broker_service(
     sends = SendRequests(
         broker.writer, broker.half_writer, broker.retries, broker.reader, flush_queue, on_half=plan_checks
     )
-    table.add(sends.endpoints)
-    table.add(TransactionRequests(broker.decisions, flush_queue).endpoints)
+    table.add([*sends.endpoints, *TransactionRequests(broker.decisions, flush_queue).endpoints])
     pulls = PullRequests(
         broker.reader,
         broker.waiting,
@@ -82,7 +81,6 @@ def broker_service(
         config.broker,
         broker.pulled_queues,
     )
-    table.add(pulls.endpoints)
 
     def note_producers(groups: list[str]) -> None:
         if broker.transaction_checks.note_connected(groups):
@@ -101,7 +99,7 @@ def broker_service(
         broker.pulled_queues,
         note_producers,
     )
-    table.add(consumers.endpoints)
+    table.add([*pulls.endpoints, *consumers.endpoints])
     pop_replies = PopReplies(
         broker.pop_positions.try_commit,
         flush_queue,
@@ -111,8 +109,7 @@ def broker_service(
         on_settled=on_pops_settled,
     )
     acks = AckRequests(broker.acknowledgements, pop_replies)
-    table.add(acks.endpoints)
-    table.add(_pop_endpoints(broker, pop_replies, group_changes, note_producers))
+    table.add([*acks.endpoints, *_pop_endpoints(broker, pop_replies, group_changes, note_producers)])
     return BrokerService(
         table,
         _send_lane(broker, table, between_requests) if not flush_queue.is_sync else None,

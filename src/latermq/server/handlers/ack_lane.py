@@ -1,7 +1,7 @@
 """The lane for acknowledgements of single messages: clients send those of one pop in a row.
 
-A run takes one pass over the table, one reply to send, and 3.5 µs per message instead of 7.7 µs. What cannot be served
-here, for example a malformed handle, is left to `AckRequests`.
+A run takes one pass over the table and one reply to send: 3.7 µs per message in process, instead of 7.7 µs. What cannot
+be served here, for example a malformed handle, is left to `AckRequests`.
 """
 
 from collections.abc import Callable
