@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.bench.attacks import measure_attacks
+from tests.bench.bulk_changes import run_bulk_changes
 from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB, run_contender
 from tests.bench.grpc_load import GrpcLoad, start_grpc_load, start_java5_load
 from tests.bench.grpc_scenarios import GrpcSideBySide
@@ -34,6 +35,7 @@ ATTACKS = "attacks"
 ROLL = "timers-roll"
 PIPELINE = "pipeline"
 NEAR = "pipeline-near"
+BULK = "bulk-cancel"
 # In execution order: scenarios that fill a broker come late, and a restart leaves a cold broker.
 PAIRED = (
     "send-async", "send-sync", "cpu-per-send", "consume", "levels", "levels-paced", "levels-burst", "restart",
@@ -44,7 +46,7 @@ GRPC = (
     "pop-pull",
 )  # fmt: skip
 SIDE_BY_SIDE = (*PAIRED, *TIMERS, *GRPC)
-NO_CLIENT = (PATH, PROXY_PATH, POP_STATE, POP_PATH, ATTACKS, ROLL, PIPELINE)  # run without Apache's client
+NO_CLIENT = (PATH, PROXY_PATH, POP_STATE, POP_PATH, ATTACKS, ROLL, BULK, PIPELINE)  # run without Apache's client
 SCENARIOS = (*SIDE_BY_SIDE, *NO_CLIENT, NEAR)
 # The contenders of each group of scenarios, measured one after the other on the same machine.
 ROUNDS = {
@@ -92,6 +94,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--far-part", type=int, default=defaults.far_part, help="rows per part in pipeline")
     parser.add_argument("--far-parts", type=int, default=defaults.far_parts, help="parts of the timeline in pipeline")
     parser.add_argument("--far-near", type=int, default=defaults.far_near, help="far timers in pipeline-near")
+    parser.add_argument("--bulk", type=int, default=defaults.bulk, help="names in bulk-cancel and bulk-move")
     parser.add_argument("--attack", type=float, default=defaults.attack_s, help="seconds per attack in attacks")
     parser.add_argument("--calm", type=float, default=defaults.calm_s, help="seconds between the steps of timer runs")
     parser.add_argument("--grpc-warm", type=float, default=defaults.grpc_warm_s, help="seconds of warm-up sends")
@@ -123,8 +126,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     counts = (
         options.messages, options.repeats, options.warm, options.stored, options.delayed, options.burst,
         options.timers, *options.pending, options.sample, options.growth, options.rolled, options.far_warm,
-        options.far_part, options.far_parts, options.far_near, options.grpc_messages, options.grpc_delayed,
-        options.waiting,
+        options.far_part, options.far_parts, options.far_near, options.bulk, options.grpc_messages,
+        options.grpc_delayed, options.waiting,
     )  # fmt: skip
     if min(counts) < 1:
         parser.error("sizes and repeats must be at least 1")
@@ -159,6 +162,7 @@ def sizes_of(options: argparse.Namespace) -> Sizes:
         far_part=options.far_part,
         far_parts=options.far_parts,
         far_near=options.far_near,
+        bulk=options.bulk,
         attack_s=options.attack,
         calm_s=options.calm,
         grpc_warm_s=options.grpc_warm,
@@ -246,7 +250,7 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
             shutil.rmtree(own)
         own_scenarios = {
             PATH: run_path, PROXY_PATH: run_proxy_path, POP_STATE: run_pop_state, POP_PATH: run_pop_path,
-            ATTACKS: run_attacks, ROLL: run_roll,
+            ATTACKS: run_attacks, ROLL: run_roll, BULK: run_bulk_changes,
             PIPELINE: run_pipeline, NEAR: run_near,
         }  # fmt: skip
         for name, measure in own_scenarios.items():

@@ -30,6 +30,7 @@ class Sizes:
     far_part: int = 1_000_000
     far_parts: int = 10
     far_near: int = 500_000
+    bulk: int = 200_000
     attack_s: float = 10.0
     calm_s: float = 5.0
     # gRPC and POP

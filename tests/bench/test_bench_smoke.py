@@ -298,6 +298,16 @@ def poison_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(zlib, name, poison)
 
 
+def test_bulk_changes_are_measured_without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # the handler belongs to the command
+    file = tmp_path / "out.json"
+    options = ("--bulk", "400", "--repeats", "1", "--folder", str(tmp_path), "--json", str(file))
+    assert main(["bulk-cancel", *options]) == 0
+    results = json.loads(file.read_text())["medians"]
+    assert {"bulk-cancel", "bulk-move"} <= set(results)
+    assert results["bulk-cancel"]["names/s"][LATERMQ] > 0
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_pipeline_is_measured_with_a_real_spark(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from latermq.broker.tables.table_loader import open_tables
 from latermq.broker.tables.table_saver import Tables
 from latermq.broker.tables.unused_names import UnusedNames
 from latermq.broker.tables.writable_topics import WritableTopics, reject_unsaved
+from latermq.broker.timers.bulk_changes import BulkChanges
 from latermq.broker.timers.destinations import Destinations
 from latermq.broker.timers.far_timers import FarTimers
 from latermq.broker.timers.generated_keys import GeneratedKeys
@@ -410,6 +411,15 @@ class Broker:
             store_host=self.store_host,
             max_steps=config.timer.max_lookup,
             on_changed=self.timers.note_timer,
+        )
+        self.bulk_changes = BulkChanges(
+            self.store.reader,
+            self.store.writer,
+            self.pending,
+            self.timers,
+            self.far_names,
+            clock,
+            max_steps=config.timer.max_lookup,
         )
         self.replay = StartReplay(self.store, self.far_names, self.timers)
         self.replay.run()

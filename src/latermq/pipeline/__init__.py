@@ -1,5 +1,6 @@
 """Far timers: the timeline that Spark maintains, the jobs that fill it, and the data source `latermq`."""
 
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "cancel", "make_report", "move", "open_session", "pending", "preview", "read_timeline", "register", "resume",
-    "schedule",
+    "schedule", "session_settings",
 ]  # fmt: skip
 
 # The public functions for Spark users, imported on first use. Their modules load Spark, and a build without Spark must
@@ -24,6 +25,7 @@ _JOBS = {
     "read_timeline": "query.pending_timers",
     "resume": "bulk.bulk",
     "schedule": "bulk.bulk_schedule",
+    "session_settings": "spark.own_session",
 }
 
 
@@ -52,4 +54,6 @@ def _register_with_active_session() -> None:
             register(session)
 
 
+# Spark reads this when it starts. Its workers must use the Python that has this package, not the first on the PATH.
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 _register_with_active_session()

@@ -8,7 +8,8 @@ import pytest
 
 from latermq.errors import ConfigError, InvalidParameter, StoreError
 from latermq.pipeline.bulk.bulk_job import check_same_order
-from latermq.pipeline.bulk.plan_runner import Step, run_plan, steps_of
+from latermq.pipeline.bulk.plan_runner import changes_of, run_plan
+from latermq.pipeline.bulk.plan_steps import Step, steps_of
 from latermq.pipeline.timeline.root import open_root
 from latermq.protocol.remoting.codes import Request
 from tests.support.faults.timer_histories import History
@@ -97,6 +98,9 @@ def test_a_plan_of_an_older_version_acts_where_its_one_timer_is_alone() -> None:
                       "timers": [1], "new_due_ms": pa.array([None], pa.int64())})  # fmt: skip
     (step,) = steps_of(older)
     assert step.request() == (Request.CANCEL_TIMER, {"topic": "T", "uniqueKey": "u", "timerIds": "7"})
+    changes = changes_of(older)
+    assert (changes.topics, changes.unique_keys.values(), changes.timer_ids()) == (["T"], [b"u"], [frozenset([7])])
+    assert (changes.due_ms.tolist(), changes.seen_before.tolist()) == ([-1], [-1])
 
 
 def test_a_plan_lists_its_timers_and_where_looking_for_them_ended(waiting: "DataFrame") -> None:

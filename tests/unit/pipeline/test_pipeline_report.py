@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HOUR_MS = 3_600_000
+DELIVERIES = (
+    "store_id string, entry_offset bigint, timer_id bigint, topic string, due_ms bigint, store_ms bigint, dead boolean"
+)
 
 
 def deliveries(spark: "SparkSession", rows: Sequence[tuple[object, ...]]) -> "DataFrame":
     """(entry, timer id, due, stored, dead) of store s and topic T."""
-    from latermq.pipeline.report.deliveries import SCHEMA
-
-    return spark.createDataFrame([("s", row[0], row[1], "T", *row[2:]) for row in rows], SCHEMA)
+    return spark.createDataFrame([("s", row[0], row[1], "T", *row[2:]) for row in rows], DELIVERIES)
 
 
 def test_every_timer_of_a_range_has_one_fate(spark: "SparkSession") -> None:

@@ -10,6 +10,7 @@ import pytest
 from latermq.broker.messages.long_polling import WaitingPulls
 from latermq.broker.messages.write_gate import WriteGate
 from latermq.broker.tables.topics import Topics
+from latermq.broker.timers.bulk_changes import BulkChanges
 from latermq.broker.timers.pending import PendingTimers, SeenTimers
 from latermq.broker.timers.pending_pages import DueRange
 from latermq.clock import SimulatedClock
@@ -112,6 +113,7 @@ class Scene:
         sliced = SlicedRequests(1_000)
         requests = TimerRequests(
             cast(PendingTimers, self.pending),
+            cast(BulkChanges, None),
             cast(Topics, SimpleNamespace(require=self._require)),
             cast(WriteGate, SimpleNamespace(check=lambda is_retry: self._raise(self.refusal))),
             cast(WaitingPulls, SimpleNamespace(wake=lambda: None)),

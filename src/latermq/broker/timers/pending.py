@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from latermq.arrays import Ints
 from latermq.broker.timers.pending_pages import MAX_NAMES, DueRange, PendingPages
 from latermq.clock import Clock
 from latermq.errors import InvalidParameter, ServiceUnavailable
@@ -112,8 +113,8 @@ class PendingTimers:
         for name in names:
             histories = [self._look_up_at_once(*one) for one in names_of(name)]
             if any(history.fate != Fate.UNKNOWN for history in histories):
-                return name, self._effect_on(entry for history in histories for entry in history.pending.values())
-        return names[0], self._effect_on([])
+                return name, self.effect_on(entry for history in histories for entry in history.pending.values())
+        return names[0], self.effect_on([])
 
     def _look_up_at_once(self, topic: str, unique_key: str) -> History:
         return at_once(self._directory.look_up(topic, unique_key, only_pending=True), MAX_STEPS_AT_ONCE)
@@ -122,9 +123,10 @@ class PendingTimers:
         """Return the effect of cancelling or moving this name, and any other topic and key with the same text."""
         others = [one for one in names_of(timer_name(topic, unique_key)) if one != (topic, unique_key)]
         histories = [history, *(self._look_up_at_once(*one) for one in others)]
-        return self._effect_on(entry for one in histories for entry in one.pending.values())
+        return self.effect_on(entry for one in histories for entry in one.pending.values())
 
-    def _effect_on(self, pending: Iterable[Entry]) -> CancelEffect:
+    def effect_on(self, pending: Iterable[Entry]) -> CancelEffect:
+        """Return the effect of cancelling or moving these timers."""
         timers = list(pending)
         rows = [(one.entry, one.due_ms, one.physical_offset if one.size else GONE, one.size) for one in timers]
         entries, dues, physical, sizes = np.array(rows, np.int64).reshape(len(timers), 4).T
@@ -138,6 +140,18 @@ class PendingTimers:
         self._timers.cancellations.cancel(entry, end_offset, effect.plan)
         for topic, count in effect.counts_by_topic.items():
             self._timers.counters.leave(topic, count)
+
+    def apply_each(self, by: Ints, ends: Ints, effect: CancelEffect) -> None:
+        """Apply cancels and moves that were stored together, each of one timer. Nothing here can fail."""
+        self._timers.cancellations.cancel_each(by, ends, effect.plan)
+        for topic, count in effect.counts_by_topic.items():
+            self._timers.counters.leave(topic, count)
+
+    def note_changed(self, *, cancelled: int, moved: int) -> None:
+        """Count the changes of a batch, and note that the next timer may be another one."""
+        self._timers.tallies.cancelled += cancelled
+        self._timers.tallies.moved += moved
+        self._on_changed()
 
     def is_pending_steps(self, topic: str, unique_key: str, entry: int) -> Steps[bool]:
         """Return in steps whether this entry of a name is still pending."""
@@ -232,9 +246,7 @@ class PendingTimers:
         seen: SeenTimers | None = None,
     ) -> Steps[Outcome]:
         """Do the same in steps. The last step looks up and writes."""
-        if due_ms < 0:
-            raise InvalidParameter(f"{due_ms} is not a valid time", hint="Use milliseconds since 1970")
-        self._admission.check_due(due_ms, self._clock.now_ms(), f"the new due time is {due_ms}")
+        self.check_due(due_ms)
         history = yield from self._directory.look_up(topic, unique_key)
         refusal = _refusal(history, topic, unique_key, seen)
         if refusal is not None:
@@ -244,7 +256,7 @@ class PendingTimers:
         newest = _newest(history)
         assert newest is not None
         effect = self._effect_of(history, topic, unique_key)
-        draft = self._move_draft(newest, topic, due_ms, effect.takes, fetched)
+        draft = self.move_draft(newest, topic, due_ms, effect.takes, fetched)
         (appended,) = self._writer.append_all([draft], self._writer.monotonic_store_ms(TIMER_TOPIC, now_ms))
         self.apply(appended.queue_offset, appended.end_offset, effect)
         self._timers.pending[topic] += 1
@@ -252,7 +264,14 @@ class PendingTimers:
         self._on_changed()
         return Outcome(Verdict.MOVED, topic, unique_key, due_ms, effect.timer_count)
 
-    def _move_draft(self, current: Entry, topic: str, due_ms: int, takes: str, fetched: Mapping[int, bytes]) -> Draft:
+    def check_due(self, due_ms: int) -> None:
+        """Refuse a new due time that is not valid or too far ahead."""
+        if due_ms < 0:
+            raise InvalidParameter(f"{due_ms} is not a valid time", hint="Use milliseconds since 1970")
+        self._admission.check_due(due_ms, self._clock.now_ms(), f"the new due time is {due_ms}")
+
+    def move_draft(self, current: Entry, topic: str, due_ms: int, takes: str, fetched: Mapping[int, bytes]) -> Draft:
+        """Return the record that moves a timer."""
         message = self._reader.read_message(current.physical_offset) if current.size else None
         if message is None:
             if current.entry not in fetched:

@@ -28,6 +28,8 @@ from latermq.cli.pipeline.timeline_options import (
 )
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from latermq.config import PipelineConfig
     from latermq.pipeline.bulk.bulk import BulkResult, Preview
 
@@ -123,10 +125,12 @@ def _run(
         action = BulkAction("cancel", where) if verb == "cancel" else BulkAction("move", where, by_ms, to_ms)
         name = job or new_job(action)
         make_plan(spark, action, find_root(config.timeline), namesrv, name, allow_partial=partial)
-        _print_result(_run_plan(verb, name, config, namesrv), as_json=as_json)
+        _print_result(_run_plan(verb, name, config, namesrv, spark), as_json=as_json)
 
 
-def _run_plan(verb: str, job: str, config: "PipelineConfig", namesrv: str) -> "BulkResult":
+def _run_plan(
+    verb: str, job: str, config: "PipelineConfig", namesrv: str, spark: "SparkSession | None" = None
+) -> "BulkResult":
     from latermq.pipeline.bulk.bulk import find_job, resume
     from latermq.pipeline.bulk.bulk_job import find_root
 
@@ -135,7 +139,14 @@ def _run_plan(verb: str, job: str, config: "PipelineConfig", namesrv: str) -> "B
         raise typer.BadParameter(f"job {job} is a {found.order.action}, not a {verb}")
     print_note(f"job {job}; if it is interrupted, resume it with `latermq pipeline {verb} --job {job}`")
     with progress(verb, found.rows if found is not None else None, prints_rows=False) as advance:
-        return resume(job, config.timeline, namesrv, on_planned=lambda _rows, done: advance(done), on_done=advance)
+        return resume(
+            job,
+            config.timeline,
+            namesrv,
+            spark=spark,
+            on_planned=lambda _rows, done: advance(done),
+            on_done=advance,
+        )
 
 
 def _print_result(result: "BulkResult", *, as_json: bool) -> None:

@@ -125,7 +125,7 @@ def _run(
     folder, servers = find_root(root), find_namesrv(namesrv)
     name = job or new_job(action)
     make_plan(spark, action, folder, servers, name, allow_partial=allow_partial)
-    return resume(name, folder, servers, on_planned=on_planned, on_done=on_done)
+    return resume(name, folder, servers, spark=spark, on_planned=on_planned, on_done=on_done)
 
 
 def new_job(action: BulkAction) -> str:
@@ -138,16 +138,17 @@ def resume(
     root: Root | str | None = None,
     namesrv: str | None = None,
     *,
+    spark: SparkSession | None = None,
     on_planned: Callable[[int, int], None] = lambda rows, done: None,
     on_done: Callable[[int], None] = lambda rows: None,
 ) -> BulkResult:
-    """Execute the rest of a job's plan. Needs no Spark."""
+    """Execute the rest of a job's plan: on the executors of a session, else in this process, without Spark."""
     folder = find_root(root)
     found = find_job(folder, job)
     if found is None:
         raise ConfigError(f"there is no job {job} at {folder.uri}", hint="Start it with --where")
     done_before, verdicts = run_plan(
-        folder, job, found.rows, find_namesrv(namesrv), lambda done: on_planned(found.rows, done), on_done
+        folder, job, found.rows, find_namesrv(namesrv), lambda done: on_planned(found.rows, done), on_done, spark
     )
     return BulkResult(job, found.rows, verdicts, done_before, found.absent)
 

@@ -1,34 +1,49 @@
-"""Execution of a bulk job's plan: its files in order, with many requests in flight, and a result for each row."""
+"""Execution of a bulk job's plan: its files by the executors or in this process, and a result file for each.
 
-import asyncio
-import time
+A file is repeatable as a whole: a repeated cancel has the same answer, and a repeated move the same effect.
+"""
+
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from latermq.client.session.connection import Connections
-from latermq.errors import CorruptStore, LaterMQError, StoreError
+from latermq.errors import CorruptStore, StoreError, UnsupportedRequest
+from latermq.model.timer_changes import NO_TIME, TimerChanges
 from latermq.pipeline.bulk.bulk_job import files_in, job_folder
+from latermq.pipeline.bulk.plan_steps import PATIENCE_S, REFUSED, run_steps, steps_of
+from latermq.pipeline.bulk.row_frames import column_of
 from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.durable import sync_file, sync_folder
-from latermq.pipeline.timeline.root import Root, file_errors, write_file
+from latermq.pipeline.timeline.root import Root, file_errors, open_root, write_file
 from latermq.protocol.remoting.codes import Request
-from latermq.protocol.remoting.timers import decode_outcomes
-from latermq.retry import Backoff
+from latermq.protocol.remoting.timer_changes import (
+    ALONE,
+    CHANGES_AT_ONCE,
+    MAX_IDS,
+    VERDICTS,
+    decode_change_outcomes,
+    encode_changes,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["CHUNK_ROWS", "PLAN", "REFUSED", "run_plan", "sync_plan"]
 
 PLAN, RESULTS = "plan", "results"
 # The most rows that a file of a plan has, and so the most that are repeated after a killed run.
 CHUNK_ROWS = 5_000
-IN_FLIGHT = 64
-TIMEOUT_S = 30.0
-PATIENCE_S = 60.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
-REFUSED = "refused"
+# In this process one file is prepared while the broker works on the other.
+FILES_AT_ONCE = 2
+# Of one Spark job; progress is reported after each job.
+FILES_PER_JOB, TASKS = 128, 32
 
 _RESULT = pa.schema(
     [
@@ -43,35 +58,19 @@ _RESULT = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class Step:
-    """One name of a plan."""
-
-    store_id: str
-    timer_id: int
-    topic: str
-    unique_key: str
-    new_due_ms: int | None
-    timer_ids: Sequence[int] = ()
-    scheduled_before: int | None = None
-
-    def request(self) -> tuple[int, dict[str, str]]:
-        """The request for this step. It acts only on the planned timers, not on later ones of the same name."""
-        ids = ",".join(map(str, self.timer_ids or (self.timer_id,)))
-        fields = {"topic": self.topic, "uniqueKey": self.unique_key, "timerIds": ids}
-        if self.scheduled_before is not None:
-            fields["scheduledBefore"] = str(self.scheduled_before)
-        if self.new_due_ms is None:
-            return Request.CANCEL_TIMER, fields
-        return Request.MOVE_TIMER, {**fields, "dueMs": str(self.new_due_ms)}
-
-
 def run_plan(
-    root: Root, job: str, rows: int, namesrv: str, on_started: Callable[[int], None], on_done: Callable[[int], None]
+    root: Root,
+    job: str,
+    rows: int,
+    namesrv: str,
+    on_started: Callable[[int], None],
+    on_done: Callable[[int], None],
+    spark: "SparkSession | None" = None,
 ) -> tuple[int, Counter[str]]:
     """Execute the files that have no result yet. Returns the rows that had one, and the number of rows per verdict.
 
     `rows` is the size of the plan. A plan that has lost rows is refused rather than executed as if it were complete.
+    With a session its executors do the work, and this process only counts.
     """
     folder = job_folder(root, job)
     verdicts: Counter[str] = Counter()
@@ -79,16 +78,139 @@ def run_plan(
     _check_rows(root, f"{folder}/{PLAN}", files, rows)
     finished = set(files_in(root, f"{folder}/{RESULTS}", ".parquet"))
     for name in sorted(finished):
-        verdicts.update(_read(root, f"{folder}/{RESULTS}/{name}").column("verdict").to_pylist())
+        verdicts.update(_counts(_read(root, f"{folder}/{RESULTS}/{name}").column("verdict")))
     done_before = verdicts.total()
     on_started(done_before)
     left = [name for name in files if name not in finished]
     if left:
-        # Use another thread, because the caller, for example a notebook, may already run an event loop.
-        with ThreadPoolExecutor(1) as thread:
-            addresses = addresses_by_store(namesrv)
-            verdicts += thread.submit(asyncio.run, _run_files(root, folder, left, addresses, on_done)).result()
+        plan = PlanFolder(root.uri, folder, addresses_by_store(namesrv))
+        for counts in _play_here(plan, left) if spark is None else _play_on_executors(spark, plan, left):
+            verdicts += counts
+            on_done(counts.total())
     return done_before, verdicts
+
+
+class PlanFolder(NamedTuple):
+    """A plan as tasks see it: the root, the job's folder below it, and the address of each store's broker."""
+
+    root_uri: str
+    folder: str
+    addresses: dict[str, str]
+
+
+def _play_here(plan: PlanFolder, names: Sequence[str]) -> Iterator[Counter[str]]:
+    with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+        # Not all at once: after a failure no further file may begin.
+        for at in range(0, len(names), FILES_AT_ONCE):
+            for future in [pool.submit(play_file, plan, name) for name in names[at : at + FILES_AT_ONCE]]:
+                yield future.result()
+
+
+def _play_on_executors(spark: "SparkSession", plan: PlanFolder, names: Sequence[str]) -> Iterator[Counter[str]]:
+    from latermq.pipeline.spark.spark_failures import spark_errors
+
+    for at in range(0, len(names), FILES_PER_JOB):
+        chosen = list(names[at : at + FILES_PER_JOB])
+
+        def play(batches: Iterator[pa.RecordBatch], chosen: list[str] = chosen) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    counts = play_file(plan, chosen[number])
+                    yield pa.RecordBatch.from_pydict({"verdict": list(counts), "names": list(counts.values())})
+
+        with spark_errors("a task of the bulk job"):
+            numbers = spark.range(0, len(chosen), 1, min(len(chosen), TASKS))
+            found = numbers.mapInArrow(play, "verdict string, names bigint").groupBy("verdict").sum("names").collect()
+        yield Counter({row[0]: row[1] for row in found})
+
+
+def play_file(plan: PlanFolder, name: str) -> Counter[str]:
+    """Cancel or move the names of one file, and write its result."""
+    root = open_root(plan.root_uri)
+    table = _read(root, f"{plan.folder}/{PLAN}/{name}")
+    missing = set(table.column("store_id").unique().to_pylist()) - plan.addresses.keys()
+    if missing:
+        raise StoreError(
+            f"the broker of store {', '.join(sorted(missing))} is unreachable",
+            hint="Start it and run the job again; finished rows are not repeated",
+        )
+    verdicts: list[str] = [ALONE] * len(table)
+    details = [""] * len(table)
+    for store_id, address in plan.addresses.items():
+        rows = np.flatnonzero(pc.equal(table.column("store_id"), store_id).to_numpy(zero_copy_only=False))
+        if len(rows):
+            _change(table.take(pa.array(rows)), rows.tolist(), address, verdicts, details)
+    alone = [row for row, verdict in enumerate(verdicts) if verdict == ALONE]
+    for row, outcome in zip(
+        alone, run_steps(steps_of(table.take(pa.array(alone, pa.int64()))), plan.addresses), strict=True
+    ):
+        verdicts[row], details[row] = outcome
+    columns = [table.column(field.name) for field in _RESULT if field.name in table.schema.names]
+    result = pa.Table.from_arrays([*columns, pa.array(verdicts), pa.array(details)], schema=_RESULT)
+    sink = pa.BufferOutputStream()
+    pq.write_table(result, sink)
+    write_file(root, f"{plan.folder}/{RESULTS}/{name}", sink.getvalue().to_pybytes())
+    return _counts(result.column("verdict"))
+
+
+def _change(table: pa.Table, rows: list[int], address: str, verdicts: list[str], details: list[str]) -> None:
+    """Send the names of one store in bulk. Those that the broker does not change in bulk remain."""
+    with BrokerLink(address, patience_s=PATIENCE_S) as link:
+        at = 0
+        for piece in _pieces(table):
+            try:
+                reply = link.call(Request.CHANGE_TIMERS, {}, encode_changes(changes_of(piece)))[1]
+            except UnsupportedRequest:  # an older broker
+                return
+            outcomes = decode_change_outcomes(bytes(reply))
+            for offset, number in enumerate(outcomes.verdicts):
+                verdicts[rows[at + offset]] = str(VERDICTS[number])
+            for offset, problem in outcomes.problems.items():
+                details[rows[at + offset]] = problem
+            at += len(piece)
+
+
+def _pieces(table: pa.Table) -> Iterator[pa.Table]:
+    """Parts of a bounded number of names and timers."""
+    waiting = [table.slice(at, CHANGES_AT_ONCE) for at in range(0, len(table), CHANGES_AT_ONCE)][::-1]
+    while waiting:
+        piece = waiting.pop()
+        if len(piece) > 1 and len(changes_of(piece).ids) > MAX_IDS:
+            half = len(piece) // 2
+            waiting += (piece.slice(half), piece.slice(0, half))
+        else:
+            yield piece
+
+
+def changes_of(table: pa.Table) -> TimerChanges:
+    """The names of a plan as the columns of a request.
+
+    Plans of older versions list one timer per name, and do not say where the search for timers ended.
+    """
+    topics = table.column("topic").combine_chunks().dictionary_encode()
+    offsets, ids = np.arange(len(table) + 1), table.column("timer_id").to_numpy()
+    if "timer_ids" in table.schema.names:
+        lists = table.column("timer_ids").combine_chunks()
+        offsets = np.concatenate(([0], np.cumsum(pc.list_value_length(lists).to_numpy())))
+        ids = lists.flatten().to_numpy()
+    before = (
+        pc.fill_null(table.column("scheduled_before"), NO_TIME).to_numpy()
+        if "scheduled_before" in table.schema.names
+        else np.full(len(table), NO_TIME)
+    )
+    return TimerChanges(
+        topics.dictionary.to_pylist(),
+        topics.indices.to_numpy().astype(np.uint16),
+        column_of(table.column("unique_key").combine_chunks()),
+        pc.fill_null(table.column("new_due_ms").cast(pa.int64()), NO_TIME).to_numpy(),
+        before.astype(np.int64),
+        offsets.astype(np.int64),
+        ids.astype(np.int64),
+    )
+
+
+def _counts(verdicts: pa.ChunkedArray) -> Counter[str]:
+    return Counter({pair["values"]: pair["counts"] for pair in pc.value_counts(verdicts).to_pylist()})
 
 
 def sync_plan(root: Root, job: str) -> None:
@@ -129,97 +251,6 @@ def addresses_by_store(namesrv: str) -> dict[str, str]:
         with BrokerLink(address) as link:
             found[link.state().store_id] = address
     return found
-
-
-async def _run_files(
-    root: Root, folder: str, names: Sequence[str], addresses: dict[str, str], on_done: Callable[[int], None]
-) -> Counter[str]:
-    verdicts: Counter[str] = Counter()
-    connections = Connections(on_request=lambda connection, command: None)
-    try:
-        for name in names:
-            steps = steps_of(_read(root, f"{folder}/{PLAN}/{name}"))
-            runner = _PlanRunner(connections, addresses, on_done)
-            results = await runner.run(steps)
-            table = pa.Table.from_pylist(
-                [
-                    {**_fields(step), "verdict": verdict, "detail": detail}
-                    for step, (verdict, detail) in zip(steps, results, strict=True)
-                ],
-                _RESULT,
-            )
-            sink = pa.BufferOutputStream()
-            pq.write_table(table, sink)
-            write_file(root, f"{folder}/{RESULTS}/{name}", sink.getvalue().to_pybytes())
-            verdicts.update(verdict for verdict, _ in results)
-    finally:
-        await connections.close()
-    return verdicts
-
-
-class _PlanRunner:
-    """Executes the steps of one file, up to IN_FLIGHT at once, and retries each until it gets an answer."""
-
-    def __init__(self, connections: Connections, addresses: dict[str, str], on_done: Callable[[int], None]) -> None:
-        self._connections = connections
-        self._addresses = addresses
-        self._on_done = on_done
-
-    async def run(self, steps: Sequence[Step]) -> list[tuple[str, str]]:
-        missing = {step.store_id for step in steps} - self._addresses.keys()
-        if missing:
-            raise StoreError(
-                f"the broker of store {', '.join(sorted(missing))} is unreachable",
-                hint="Start it and run the job again; finished rows are not repeated",
-            )
-        results = [("", "")] * len(steps)
-        numbers = iter(range(len(steps)))
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(IN_FLIGHT, len(steps))):
-                    group.create_task(self._work(steps, numbers, results))
-        except* LaterMQError as failed:
-            failure = failed.exceptions[0]
-        else:
-            return results
-        raise failure
-
-    async def _work(self, steps: Sequence[Step], numbers: Iterator[int], results: list[tuple[str, str]]) -> None:
-        for number in numbers:
-            results[number] = await self._request(steps[number])
-            self._on_done(1)
-
-    async def _request(self, step: Step) -> tuple[str, str]:
-        """Send a step; returns verdict and detail.
-
-        A repeated cancel has the same answer, a repeated move the same effect.
-        """
-        code, fields = step.request()
-        give_up_s = time.monotonic() + PATIENCE_S
-        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
-        while True:
-            try:
-                reply = await self._connections.call(self._addresses[step.store_id], code, fields, timeout_s=TIMEOUT_S)
-                (outcome,) = decode_outcomes(reply.body)
-                return str(outcome.verdict), ""
-            except LaterMQError as error:
-                if not error.retriable:
-                    return REFUSED, error.message
-                pause_s = backoff.next_pause()
-                if time.monotonic() + pause_s > give_up_s:
-                    raise
-            await asyncio.sleep(pause_s)
-
-
-def steps_of(plan: pa.Table) -> list[Step]:
-    """The steps for the rows of a plan."""
-    names = ("store_id", "timer_id", "topic", "unique_key", "new_due_ms", "timer_ids", "scheduled_before")
-    # Plans of older versions lack the last two columns. Such a step acts only if its timer is the only one of its name.
-    return [Step(**row) for row in plan.select([name for name in names if name in plan.schema.names]).to_pylist()]
-
-
-def _fields(step: Step) -> dict[str, object]:
-    return {name: getattr(step, name) for name in ("store_id", "timer_id", "topic", "unique_key", "new_due_ms")}
 
 
 def _read(root: Root, path: str) -> pa.Table:

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -18,9 +17,6 @@ from latermq.pipeline.source.part_frames import TopicPart, read_parts
 from latermq.pipeline.source.ranges import parts
 from latermq.pipeline.source.records import RecordBlock
 
-SCHEMA = (
-    "store_id string, entry_offset bigint, timer_id bigint, topic string, due_ms bigint, store_ms bigint, dead boolean"
-)
 _COLUMNS = ("broker", "topic", "timer_id", "due_ms", "store_ms", "replaces_level", "replaces_entry")
 
 
@@ -66,11 +62,8 @@ def read_deliveries(
     spark: SparkSession, kept: KeptRecords, brokers: Sequence[KnownBroker], from_ms: int, until_ms: int
 ) -> DataFrame:
     """Deliveries of timers due in [from, until), to topics and to the timer dead letter topic."""
-    stores = spark.createDataFrame(
-        [(one.name, one.state.store_id) for one in brokers], "broker string, store_id string"
-    )
     records = read_parts(spark, kept.parts, _COLUMNS, (from_ms, until_ms))
-    found = delivered_rows(records.join(F.broadcast(stores), "broker"))
+    found = delivered_rows(records.join(F.broadcast(_stores(spark, brokers)), "broker"))
     return found.unionByName(due_in_or_unknown(dead_letters(spark, brokers), from_ms, until_ms))
 
 
@@ -90,29 +83,28 @@ def delivered_rows(records: DataFrame) -> DataFrame:
     return named.select("store_id", "entry_offset", "timer_id", "topic", "due_ms", "store_ms", "dead")
 
 
-def dead_letters(spark: SparkSession, brokers: Iterable[KnownBroker]) -> DataFrame:
-    """Timers that could not be delivered, from each broker's own dead letter topic.
+def dead_letters(spark: SparkSession, brokers: Sequence[KnownBroker]) -> DataFrame:
+    """Timers that could not be delivered, from each broker's own dead letter topic, which has no route.
 
-    It has no route, and few records.
+    Tasks pull them: after a disaster there may be as many as timers.
     """
-    rows: list[tuple[object, ...]] = []
-    names = ("replaces_entry", "timer_id", "topic", "due_ms", "store_ms", "replaces_level")
+    found: list[TopicPart] = []
+    options = SourceOptions(TIMER_DEAD_LETTER_TOPIC, fail_on_data_loss=False)
     for broker in brokers:
+        place = QueuePlace(broker.name, 0, broker.address)
         with BrokerLink(broker.address) as link:
-            for batch in _records(link, names):
-                for row in batch.to_pylist():
-                    if row.pop("replaces_level") == 0:
-                        rows.append((broker.state.store_id, *row.values(), True))
-    return spark.createDataFrame(rows, SCHEMA)
+            try:
+                start, end = link.bounds(TIMER_DEAD_LETTER_TOPIC, 0)
+            except LaterMQError as error:
+                if error.retriable:
+                    raise
+                continue  # this broker never had a dead letter
+        found += [TopicPart(options, part) for part in parts(place, start, end, options.max_rows_per_partition)]
+    letters = read_parts(spark, found, _COLUMNS).join(F.broadcast(_stores(spark, brokers)), "broker")
+    return delivered_rows(letters).withColumn("dead", F.lit(True))
 
 
-def _records(link: BrokerLink, columns: Sequence[str]) -> Iterable[pa.RecordBatch]:
-    try:
-        start, end = link.bounds(TIMER_DEAD_LETTER_TOPIC, 0)
-    except LaterMQError as error:
-        if error.retriable:
-            raise
-        return  # this broker never had a dead letter
-    if start < end:
-        for piece in link.pull_all(QueueRange(TIMER_DEAD_LETTER_TOPIC, 0, start, end)):
-            yield RecordBlock([piece]).batch(columns)
+def _stores(spark: SparkSession, brokers: Iterable[KnownBroker]) -> DataFrame:
+    """The store of each broker."""
+    rows = [(broker.name, broker.state.store_id) for broker in brokers]
+    return spark.createDataFrame(rows, "broker string, store_id string")

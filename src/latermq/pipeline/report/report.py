@@ -28,6 +28,7 @@ SETTLED_MS = 60_000
 WORST_SECONDS = 20
 SPANS = 120
 MAX_LISTED = 200  # per kind on the page; the tables have all
+MAX_LATENESS = 5_000  # hours of topics on the page: the worst
 _NARROW = [name for name in SCHEMA.names if name != "record"]
 
 
@@ -138,7 +139,8 @@ def _reconcile(spark: SparkSession, root: Root, namesrv: str, brokers: Sequence[
     _write(deliveries, report, "deliveries")
     delivered = spark.read.format("delta").load(f"{report.folder}/deliveries")
     _write(reconciliation.lateness(delivered), report, "lateness")
-    report.lateness = _rows(spark, report, "lateness", "hour", "topic")
+    worst = _rows(spark, report, "lateness", F.desc("max_ms"), limit=MAX_LATENESS)
+    report.lateness = sorted(worst, key=lambda row: (row["hour"], row["topic"]))
     _write(
         reconciliation.fates(entries, delivered, report.from_ms, report.until_ms, kept.since_ms),
         report,
@@ -157,6 +159,9 @@ def _write(rows: DataFrame, report: Report, table: str) -> None:
     rows.write.format("delta").mode("overwrite").save(f"{report.folder}/{table}")
 
 
-def _rows(spark: SparkSession, report: Report, table: str, *order: str | Column) -> list[dict[str, Any]]:
+def _rows(
+    spark: SparkSession, report: Report, table: str, *order: str | Column, limit: int = MAX_LISTED
+) -> list[dict[str, Any]]:
+    """The first rows of a table. They go through the driver, so there is a limit."""
     found = spark.read.format("delta").load(f"{report.folder}/{table}")
-    return [row.asDict() for row in found.orderBy(*order).collect()]
+    return [row.asDict() for row in found.orderBy(*order).limit(limit).collect()]

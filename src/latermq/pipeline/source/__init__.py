@@ -1,5 +1,7 @@
 """The data source `latermq`: topics, and the timer topic, as Spark tables and streams."""
 
+import sys
+
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
@@ -21,6 +23,7 @@ def register(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     # Spark refuses a name that the active session knows, whichever session registers it. This makes it the active one.
     spark.createDataFrame([], "none int")
+    _use_this_python(spark)
     environment = _environment_of(spark)  # the source gets a copy
     placeholders = {name: "" for name in _SET_BY_STREAMS if name not in environment}
     environment.update(placeholders)
@@ -29,6 +32,16 @@ def register(spark: SparkSession) -> None:
     finally:
         for name in placeholders:
             del environment[name]
+
+
+def _use_this_python(spark: SparkSession) -> None:
+    """Let the source run in the Python that has this package, also in a local session that was started before."""
+    try:
+        context = spark.sparkContext
+    except PySparkAttributeError:
+        return
+    if str(context.master).startswith("local") and context.pythonExec == "python3":
+        context.pythonExec = sys.executable
 
 
 def _environment_of(spark: SparkSession) -> dict[str, str]:

@@ -8,6 +8,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from latermq.errors import CorruptStore, StoreError
+from latermq.pipeline.spark.own_session import check_delta
 
 # If a worker raises an error of this package, Spark's own error text contains it.
 _OURS = re.compile(r"^latermq\.errors\.(\w+): (.+)$", re.MULTILINE)
@@ -33,6 +34,7 @@ def spark_errors(what: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError) as error:  # for a failed task Spark passes on the Java exception
         text = str(error)
+        check_delta(error)
         if ours := _OURS.search(text):
             kind = CorruptStore if ours[1] == "CorruptStore" else StoreError
             raise kind(f"{what} failed: {ours[2]}", hint="The job is retried") from error

@@ -42,15 +42,16 @@ def unique_keys_of(job: str, keys: Iterable[bytes]) -> bytes:
 def encode_rows(batch: RowBatch) -> bytes:
     """Encode rows as a request body."""
     pieces = [_HEAD.pack(MAGIC, len(batch), len(batch.topics))]
-    pieces += _encode_column(Column.of(topic.encode() for topic in batch.topics))
+    pieces += encode_column(Column.of(topic.encode() for topic in batch.topics))
     pieces += (batch.topic_of.astype("<u2").tobytes(), batch.times_ms.astype("<i8").tobytes())
     pieces.append(batch.from_now.astype(np.uint8).tobytes())
     for column in (batch.unique_keys, batch.bodies, batch.keys, batch.tags, batch.properties):
-        pieces += _encode_column(column)
+        pieces += encode_column(column)
     return b"".join(pieces)
 
 
-def _encode_column(column: Column) -> tuple[bytes, bytes]:
+def encode_column(column: Column) -> tuple[bytes, bytes]:
+    """Encode a column: offsets, then values."""
     return column.offsets.astype("<u4").tobytes(), column.data
 
 
@@ -74,17 +75,13 @@ def decode_rows(body: bytes) -> RowBatch:
             f"{rows} rows of {len(body)} bytes are too many; a request with more than one row has up to {MAX_BYTES}",
             hint="Send several smaller requests",
         )
-    reader = _Reader(body, _HEAD.size)
-    try:
-        names = [topic.decode() for topic in reader.column(topics).values()]
-    except UnicodeDecodeError:
-        raise MalformedRequest("a topic is not UTF-8") from None
+    reader = ColumnReader(body, _HEAD.size)
+    names = reader.texts(topics)
     topic_of = reader.numbers("<u2", rows).astype(np.uint16)
     times_ms = reader.numbers("<i8", rows).astype(np.int64)
     from_now = reader.numbers("<u1", rows) != 0
     columns = [reader.column(rows) for _ in range(5)]
-    if reader.at != len(body):
-        raise MalformedRequest(f"a batch of rows has {len(body) - reader.at} bytes after its last column")
+    reader.check_end()
     keys = columns[2].data.count(KEY_SEPARATOR) + rows
     if keys > MAX_KEYS:
         raise MalformedRequest(
@@ -96,12 +93,24 @@ def decode_rows(body: bytes) -> RowBatch:
     return RowBatch(names, topic_of, times_ms, from_now, *columns)
 
 
-class _Reader:
+class ColumnReader:
     """Reads a body column by column."""
 
     def __init__(self, body: bytes, at: int) -> None:
         self._body = body
         self.at = at
+
+    def check_end(self) -> None:
+        """Raise if there are bytes after the last column."""
+        if self.at != len(self._body):
+            raise MalformedRequest(f"a batch of rows has {len(self._body) - self.at} bytes after its last column")
+
+    def texts(self, count: int) -> list[str]:
+        """Read a column of topics."""
+        try:
+            return [topic.decode() for topic in self.column(count).values()]
+        except UnicodeDecodeError:
+            raise MalformedRequest("a topic is not UTF-8") from None
 
     def numbers(self, dtype: str, count: int) -> Ints:
         end = self.at + count * np.dtype(dtype).itemsize

@@ -203,6 +203,7 @@ def timer_requests(
     """The requests about pending timers."""
     return TimerRequests(
         broker.pending,
+        broker.bulk_changes,
         broker.topics,
         broker.gate,
         broker.waiting,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from latermq.broker.messages.long_polling import WaitingPulls
 from latermq.broker.messages.write_gate import WriteGate
 from latermq.broker.tables.topics import Topics
+from latermq.broker.timers.bulk_changes import BulkChanges
 from latermq.broker.timers.pending import PendingTimers, SeenTimers
 from latermq.broker.timers.pending_pages import DueRange
 from latermq.clock import Clock
@@ -17,6 +18,7 @@ from latermq.model.timers import Outcome, Verdict
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
+from latermq.protocol.remoting.timer_changes import VERDICTS, decode_changes, encode_change_outcomes
 from latermq.protocol.remoting.timers import (
     ListTimersHeader,
     MoveTimerHeader,
@@ -29,7 +31,7 @@ from latermq.protocol.remoting.timers import (
 )
 from latermq.server.handlers.async_replies import answer
 from latermq.server.handlers.flush_queue import FlushBarrier
-from latermq.server.remoting.access import GET, PUB, on_cluster, on_topic, on_topic_if_named
+from latermq.server.remoting.access import GET, PUB, on_cluster, on_topic, on_topic_if_named, on_topics
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
 from latermq.server.remoting.sliced_requests import Reply, SlicedRequests, Slices
@@ -66,6 +68,7 @@ class TimerRequests:
     def __init__(
         self,
         pending: PendingTimers,
+        bulk: BulkChanges,
         topics: Topics,
         gate: WriteGate,
         waiting_pulls: WaitingPulls,
@@ -83,6 +86,7 @@ class TimerRequests:
         self._clock = clock
         self._config = config
         self._sliced = sliced
+        self._bulk = bulk
         self._fetch_records = fetch_records
         self._fetches = 0
         self._flush_barrier = flush_barrier
@@ -90,6 +94,7 @@ class TimerRequests:
     @property
     def endpoints(self) -> list[Endpoint]:
         change = (on_topic("topic", PUB),)
+        changes = (on_topics(lambda command, _: decode_changes(command.body).topics, PUB),)
         look = (on_topic("topic", PUB, GET),)
         search = (on_topic_if_named("topic", PUB, GET, otherwise=(GET,)),)
         sliced, code = Slices.SEARCH, Request
@@ -97,6 +102,7 @@ class TimerRequests:
             Endpoint(code.RECALL_MESSAGE, self._recall, change, RecallHeader, slices=sliced, stores=True),
             Endpoint(code.CANCEL_TIMER, self._cancel, change, TimerNameHeader, slices=sliced, stores=True),
             Endpoint(code.MOVE_TIMER, self._move, change, MoveTimerHeader, slices=sliced, stores=True),
+            Endpoint(code.CHANGE_TIMERS, self._change, changes, slices=Slices.ALL, stores=True),
             Endpoint(code.TIMER_STATUS, self._status, look, TimerNameHeader, slices=sliced),
             Endpoint(code.LIST_TIMERS, self._list, search, ListTimersHeader, slices=sliced),
             Endpoint(code.COUNT_TIMERS, self._count, search, ListTimersHeader, slices=sliced),
@@ -159,6 +165,16 @@ class TimerRequests:
         self._fetches += 1
         self._fetch_records(places, lambda fetched: self._answer_later(connection, command, fetched, move))
         return None
+
+    def _change(self, connection: Connection, command: Command, _: None) -> Steps[Reply]:
+        """Cancel or move many names. Bulk jobs send these."""
+        self._check_allowed()
+        changes = decode_changes(command.body)
+        self._flush_barrier.check_room()
+        outcomes = yield from self._bulk.change_steps(changes, VERDICTS)
+        reply = encode_response(command, body=encode_change_outcomes(outcomes))
+        # Even names that an earlier request has changed may be unflushed.
+        return self._flush_barrier.reply_when_flushed(connection, command, reply)
 
     def statistics(self) -> dict[str, int]:
         """How many moves wait for records from the timeline, and the limit."""

@@ -48,6 +48,15 @@ class Cancellations:
         self._orders.note_cancelled(plan.units)
         self._queue_removal(entry, end_offset, plan.units, plan.is_near)
 
+    def cancel_each(self, by: Ints, ends: Ints, plan: CancelPlan) -> None:
+        """Apply cancels or moves that were appended together, each timer with its own. They are few."""
+        by, ends = by[plan.rows], ends[plan.rows]
+        if not len(by):
+            return
+        self._settled.cancel_each(plan.units, by, ~plan.is_near)
+        self._orders.note_cancelled(plan.units)
+        self._queue_removal(int(by[0]), int(ends[-1]), plan.units, plan.is_near)
+
     def cancel_replayed(self, by: Ints, ends: Ints, plan: CancelPlan) -> None:
         """Apply many cancels at a start, in order, each timer with its cancel's entry and the end of that record.
 

@@ -77,6 +77,10 @@ class Settled:
         """Note that the entry `by` cancelled or moved these; 0 if the cancel was read from the engine."""
         self._cancelled.add(units, by, is_far)
 
+    def cancel_each(self, units: Units, by: Ints, is_far: Bools) -> None:
+        """Note units that were each cancelled or moved by their own entry."""
+        self._cancelled.add_each(units, by, is_far)
+
     def cancel_replayed(self, units: Units, by: Ints, is_far: Bools) -> None:
         """Note many cancelled units at a start, each with the entry that cancelled it."""
         self._cancelled.add_replayed(units, by, is_far)
