@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.clients5 import Client5
-from tests.interop.programs import Program, start_java
+from tests.interop.programs import Program, ProgramError, start_java
 from tests.interop.target import IS_APACHE
 from tests.interop.waiting import wait_until
 from tests.support.serving import serving
@@ -34,7 +34,9 @@ def test_three_kinds_of_consumers_share_a_group_and_lose_nothing(tmp_path: Path)
         start(popper, "pop", server_rebalance=True, invisible_ms=INVISIBLE_MS)
 
         def member_count() -> int:
-            return len(sender.call("consumer_ids", group=GROUP)["ids"])
+            with contextlib.suppress(ProgramError):  # until the retry topic of the group has a route
+                return len(sender.call("consumer_ids", group=GROUP)["ids"])
+            return 0
 
         wait_until(lambda: member_count() == 2, 30, "the first two are members")
         # The last one takes only its share of the queues, because it sees the others.
