@@ -145,7 +145,38 @@ def test_rows_become_timers_once_and_sql_counts_them(
     assert sum(int(timers) for _, _, timers in counted) == 1_000
 
 
+def test_the_notebooks_run_from_the_first_cell_to_the_last(
+    spark: "SparkSession",
+    namesrv: str,
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", namesrv)
+    monkeypatch.setenv("LATERMQ_PIPELINE_TIMELINE", str(data / "pipeline"))
+    monkeypatch.setenv("TOPIC", "payment-checks")
+
+    def run(name: str) -> list[str]:
+        runpy.run_path(str(FOLDER / name), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    assert run("notebooks/campaign_from_table.py")[-1] == "300 scheduled, 0 known"
+    assert run("notebooks/campaign_from_table.py")[-1] == "0 scheduled, 300 known"
+    moved = run("notebooks/move_a_region.py")
+    assert moved[0] == "100 timers match"
+    assert moved[-2:] == ["{'moved': 100}", "100 of 100 were done before"]
+    with blocking.Admin(namesrv) as admin:
+        dues = sorted(timer.due_ms % DAY_MS // 3_600_000 for timer in admin.pending_timers("campaign", limit=300))
+    # Nine o'clock in Tokyo is midnight in UTC, and no zone here is 7 hours away from another.
+    assert dues.count(2) == 100
+    assert any("busiest second" in line for line in run("notebooks/forecast_of_a_year.py"))
+    with blocking.Producer(namesrv) as producer:
+        producer.send(OutgoingMessage("payment-checks", b"x", keys="late", delay_ms=10))
+    wait_until(lambda: b"x" in _bodies(namesrv, "payment-checks"), 20, "the timer")
+    assert run("notebooks/late_deliveries.py")[-1].endswith(" delivered, 0 early")
+
+
 def test_every_example_is_run_here_and_listed_in_the_readme() -> None:
-    programs = {path.name for path in FOLDER.glob("*.py")}
-    assert set(re.findall(r'"(\w+\.py)"', Path(__file__).read_text())) == programs
-    assert set(re.findall(r"\]\((\w+\.py)\)", (FOLDER / "README.md").read_text())) == programs
+    programs = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py")}
+    assert set(re.findall(r'"((?:notebooks/)?\w+\.py)"', Path(__file__).read_text())) == programs
+    assert set(re.findall(r"\]\(((?:notebooks/)?\w+\.py)\)", (FOLDER / "README.md").read_text())) == programs

@@ -33,7 +33,7 @@ def programs() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         for number, source in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL), 1):
             yield f"{page.relative_to(ROOT)}, example {number}", source
-    for path in sorted((ROOT / "examples").glob("*.py")):
+    for path in sorted((ROOT / "examples").rglob("*.py")):
         yield str(path.relative_to(ROOT)), path.read_text()
 
 
