@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from latermq.group.pop.handles import ReceiptHandle, decode_handle, pop_retry_topic
+from latermq.group.pop.handles import ReceiptHandle, decode_handle, pop_retry_topic, topic_mark
 from latermq.message.properties import POP_HANDLE
 from latermq.message.record import Message, decode_records
 from latermq.protocol.remoting.codes import Request, Response
@@ -61,17 +61,19 @@ def read_reply(reply: Command, topic: str, group: str) -> list[Popped]:
     }
     found = []
     for message in decode_records(reply.body):
-        assert message.topic == topic
         given = message.properties.get(POP_HANDLE)
         if given is not None:
+            assert message.topic == topic
             handle = decode_handle(given)
         else:
-            key = ("0", str(message.queue_id))
+            mark = topic_mark(message.topic)
+            key = (mark, str(message.queue_id))
             assert message.queue_offset in offsets[key]
             handle = ReceiptHandle(
-                starts[key], int(fields["popTime"]), int(fields["invisibleTime"]), int(fields["reviveQid"]), "0",
+                starts[key], int(fields["popTime"]), int(fields["invisibleTime"]), int(fields["reviveQid"]), mark,
                 "broker-a", message.queue_id, message.queue_offset,
             )  # fmt: skip
+            assert message.topic == handle.real_topic(group, topic)
         found.append(Popped(message, handle, group, topic))
     assert len(found) == sum(map(len, offsets.values()))
     return found

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from latermq.group.pop.handles import encode_bit_set
+from latermq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.json_body import encode_body
@@ -54,6 +55,30 @@ def test_a_message_comes_back_after_its_invisible_time_with_one_more_attempt(tmp
             assert await client.pop("orders") == []
 
     run_with_broker(tmp_path, scenario)
+
+
+def test_a_message_whose_properties_have_no_room_for_a_handle_comes_back_readable(tmp_path: Path) -> None:
+    async def scenario(process: BrokerProcess) -> None:
+        async with connect(port_of(process)) as raw:
+            client = PopClient(raw)
+            await send(raw, "orders", b"short", properties="fill\x01x\x02")
+            (short,) = await client.pop("orders")
+            for spare_bytes in (0, 1, 90, 300):
+                fill = "x" * (1 + MAX_PROPERTIES_BYTES - properties_bytes(short) - spare_bytes)
+                await send(raw, "orders", b"full", properties=f"fill\x01{fill}\x02")
+                (first,) = await client.pop("orders", invisibleTime="100")
+                assert properties_bytes(first) == MAX_PROPERTIES_BYTES - spare_bytes
+                (again,) = await client.pop("orders", pollTime="5000")
+                assert properties_bytes(again) <= MAX_PROPERTIES_BYTES
+                assert (again.body, again.message.properties["fill"]) == (b"full", fill)
+                assert (again.message.reconsume_times, again.handle.mark) == (1, "1")
+                assert await client.ack(again) == "done"
+
+    run_with_broker(tmp_path, scenario)
+
+
+def properties_bytes(popped: Popped) -> int:
+    return len(encode_properties(popped.message.properties).encode())
 
 
 def test_a_changed_invisible_time_gives_a_new_handle(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from latermq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from tests.interop.programs import Json, Program
 from tests.interop.target import IS_APACHE
 from tests.interop.waiting import wait_until
@@ -68,6 +69,30 @@ def test_a_message_whose_listener_failed_comes_again_after_the_back_off(
     assert second["properties"]["p"] == "v"
     gap_ms = second["seen_ms"] - first["done_ms"]
     assert FIRST_BACKOFF_MS - 1_000 * IS_APACHE <= gap_ms <= FIRST_BACKOFF_MS + LATE_MS
+    time.sleep(5)
+    assert len(java.messages(pop_group)) == 2
+    java.call("stop_consumer", name=pop_group)
+
+
+@pytest.mark.skipif(IS_APACHE, reason="its broker adds the handle anyway, and the client then reads no property")
+def test_a_message_with_as_many_properties_as_possible_comes_again_with_a_handle(
+    java: Program, topic: str, pop_group: str
+) -> None:
+    java.call("send", topic=topic, properties={"p": "v"})
+    start(java, "short", topic, pop_group)
+    [short] = java.messages("short", count=1)
+    java.call("stop_consumer", name="short")
+    added = {"POP_CK", "1ST_POP_TIME"} | {name for name in short["properties"] if name.endswith("_OFFSET")}
+    stored = {name: value for name, value in short["properties"].items() if name not in added}
+    fill = "x" * (1 + MAX_PROPERTIES_BYTES - len(encode_properties(stored).encode()))
+    [sent] = java.call("send", topic=topic, properties={"p": fill})["results"]
+    start(java, pop_group, topic, pop_group, failures=1)
+    first, second = java.messages(pop_group, count=2, timeout_s=60)
+    assert len(first["properties"]["p"]) == len(fill)
+    assert "POP_CK" in first["properties"]
+    assert (second["msg_id"], second["reconsumed"], second["topic"]) == (sent["msg_id"], 1, topic)
+    assert second["properties"]["p"] == fill
+    assert second["properties"]["POP_CK"].split(" ")[4] == "1", "the mark of the retry topic"
     time.sleep(5)
     assert len(java.messages(pop_group)) == 2
     java.call("stop_consumer", name=pop_group)

@@ -114,14 +114,20 @@ def _draft(
 
 
 def as_sent(record: bytes, topic: str, handle: ReceiptHandle) -> bytes:
-    """Return a record of a retry topic as its consumer gets it: with its first topic and its handle."""
+    """Return a record of a retry topic as its consumer gets it: with its first topic and its handle.
+
+    If the properties have no room for the handle, the record stays as it is stored. Consumers take the retry topic for
+    the first one, and compute the handle from the reply and from that topic, as for a record without a handle.
+    """
     message = decode_record(record)
     properties = {**message.properties, POP_HANDLE: handle.encode()}
     encoded = encode_properties(properties).encode()
-    if len(encoded) > MAX_PROPERTIES_BYTES:  # without the handle a client cannot acknowledge the message
+    if len(encoded) > MAX_PROPERTIES_BYTES:
         for name in (FIRST_POP_MS, RETRY_TOPIC, ORIGIN_GROUP):
             properties.pop(name, None)
         encoded = encode_properties(properties).encode()
+        if len(encoded) > MAX_PROPERTIES_BYTES:
+            return record
     return encode_record(
         topic.encode(),
         message.body,
