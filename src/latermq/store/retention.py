@@ -87,11 +87,15 @@ class Retention:
     def _expired(self) -> list[_Expired]:
         """Return the segments that may be dropped now, oldest first."""
         expired: list[_Expired] = []
-        guarded = self._guarded()
+        guarded: int | None = None
         for start, end in self._store.log.closed_segments():
             reason = self._reason(end)
             # Only data that a checkpoint covers may go, because recovery reads from there.
-            if reason is None or end > guarded or end > self._store.checkpoint_offset:
+            if reason is None or end > self._store.checkpoint_offset:
+                break
+            if guarded is None:
+                guarded = self._guarded()  # a guard may look at 100,000 queues
+            if end > guarded:
                 break
             expired.append(_Expired(start, end, reason))
             if not self._is_old(end):

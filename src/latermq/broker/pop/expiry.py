@@ -1,7 +1,6 @@
 """The end of invisible times: messages go to their next attempt or to the dead letters, with a journal record."""
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from latermq.broker.messages.long_polling import WaitingPulls
 from latermq.broker.pop.copies import base_topic, dead_letter, next_attempt_topic, retry_copy
@@ -68,7 +67,7 @@ class PopExpiry:
         self._expires_until = expires_until
         self._is_topic_pulled = is_topic_pulled
         self._max_bytes = min(MAX_BYTES, store.writer.max_block_bytes // 4)
-        self._expiring: deque[Due] = deque()  # in flight in segments that retention is about to remove
+        self._expiring: Iterator[Due] | None = None  # in flight in segments that retention is about to remove
         self.needs_save = False  # a topic must be saved before copies are written to it
         self.failure = ""  # why copies could not be written, for operators
         self.revived = self.buried = self.lost = 0
@@ -76,7 +75,7 @@ class PopExpiry:
     @property
     def is_urgent(self) -> bool:
         """Whether a pop or retention waits for the next run."""
-        return bool(self._pops.exhausted or self._expiring)
+        return bool(self._pops.exhausted) or self._expiring is not None
 
     def run(self) -> int:
         """Copy what is due, up to a limit, and return after how many milliseconds to run again."""
@@ -109,7 +108,7 @@ class PopExpiry:
             # Others must not wait for the messages that cannot be copied now.
             return 0 if self.revived + self.buried + self.lost > before else FAILED_MS
         self.failure = ""
-        if self._expiring:
+        if self._expiring is not None:
             return 0
         next_ms = self._operations.next_due_ms()
         return IDLE_MS if next_ms is None else max(0, min(next_ms - now_ms, IDLE_MS))
@@ -120,25 +119,31 @@ class PopExpiry:
         Some are copied now, the others in the next runs: retention waits for them.
         """
         until = self._expires_until()
+        if until <= self._store.log.start:
+            self._expiring = None
+            return
         ends: dict[tuple[str, int], int] = {}
         for key, floor in self._table.held_floors().items():
             queue = self._store.queues.find(*key)
             entry = queue.entry(floor) if queue is not None else None
             if queue is not None and entry is not None and entry[0] < until:
                 ends[key] = queue.offset_of_log(until)
-        self._expiring = deque(self._table.held_below(ends) if ends else ())
+        self._expiring = self._table.held_below(ends) if ends else None
         self._release_some(self._clock.now_ms())
 
     def _release_some(self, now_ms: int) -> bool:
         """Copy some of the messages that retention waits for, unless they left the table in the meantime."""
         held: list[Due] = []
-        while self._expiring and len(held) < MAX_MESSAGES:
-            one = self._expiring.popleft()
+        for one in self._expiring or ():
             held += [
                 self._table.one(one.queue, offset) for offset in one.offsets if self._table.holds(one.queue, offset)
             ]
+            if len(held) >= MAX_MESSAGES:
+                break
+        else:
+            self._expiring = None
         if held and not self._copy(held, now_ms, is_forced=True):
-            self._expiring.clear()  # retention asks again
+            self._expiring = None  # retention asks again
             return False
         return True
 

@@ -13,8 +13,8 @@ class PoppedQueue:
     """
 
     __slots__ = (
-        "_dead", "_firsts", "_head", "_rows", "_single_offsets", "group", "held", "number", "ordered", "queue_id",
-        "singles", "topic",
+        "_dead", "_firsts", "_head", "_rows", "_single_offsets", "group", "held", "number", "ordered", "place",
+        "queue_id", "singles", "topic",
     )  # fmt: skip
 
     def __init__(self, number: int, group: str, topic: str, queue_id: int) -> None:
@@ -22,6 +22,7 @@ class PoppedQueue:
         self.group = group
         self.topic = topic
         self.queue_id = queue_id
+        self.place = (topic, queue_id)
         self.held = 0  # messages in flight
         self.ordered = 0  # of these, popped in order
         self.singles: dict[int, int] = {}  # offset → row

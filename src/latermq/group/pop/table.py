@@ -24,6 +24,7 @@ _ID = (1 << _ID_BITS) - 1
 _MIN_HEAP = 1_024  # entries before the heap is worth rebuilding
 _ENTRIES_AT_ONCE = 4_096  # of the heap that one call takes: 2 ms
 _ALL = (1 << WINDOW) - 1
+_NO_OFFSET = np.iinfo(np.int64).max
 
 
 class Due(NamedTuple):
@@ -449,20 +450,25 @@ class InFlightTable:
         live = np.flatnonzero(masks)
         bits = masks[live].astype(np.int64)
         offsets = np.array(self.rows.first, np.int64)[live] + np.log2(bits & -bits).astype(np.int64)
-        floors: dict[tuple[str, int], int] = {}
-        order = np.lexsort((offsets, queues[live]))
-        numbers, firsts = np.unique(queues[live][order], return_index=True)
-        for number, offset in zip(numbers.tolist(), offsets[order][firsts].tolist(), strict=True):
-            queue = self.by_number[number]
-            key = queue.topic, queue.queue_id
-            floors[key] = min(offset, floors.get(key, offset))
-        return floors
+        floors = np.full(len(self.positions.next), _NO_OFFSET)
+        np.minimum.at(floors, queues[live], offsets)
+        numbers = np.flatnonzero(floors < _NO_OFFSET)
+        # The highest come first, so that the lowest of each place stays. 100,000 queues take 25 ms.
+        numbers = numbers[np.argsort(-floors[numbers])]
+        by_number = self.by_number
+        places = [by_number[number].place for number in numbers.tolist()]
+        return dict(zip(places, floors[numbers].tolist(), strict=True))
 
     def held_below(self, ends: Mapping[tuple[str, int], int]) -> Iterator[Due]:
-        """Yield the messages of all groups in flight below the end of their (topic, queue id), if that has one."""
-        for queue in self.queues.values():
-            end = ends.get((queue.topic, queue.queue_id), 0) if queue.held else 0
+        """Yield the messages of all groups in flight below the end of their (topic, queue id), if that has one.
+
+        The table may change meanwhile: a message may be yielded that has left it, and one that was changed left out.
+        """
+        for queue in list(self.queues.values()):
+            end = ends.get(queue.place, 0) if queue.held else 0
             for row in queue.all_rows() if end else ():
+                if self.rows.queue[row] != queue.number or not self.rows.mask[row]:
+                    continue  # freed meanwhile
                 due = self._as_due(row)
                 if due.first < end:
                     mask = due.mask & (1 << min(WINDOW, end - due.first)) - 1
