@@ -113,3 +113,28 @@ def test_the_goodbyes_that_a_broker_remembers_are_bounded(monkeypatch: pytest.Mo
         clients.report("a", connection, [ReportedClient(f"late-{number}", "readers", ["orders"])])
         clients.end("readers", f"late-{number}")
     assert clients.statistics()["goodbyes"] == 3
+
+
+def test_an_unchanged_client_is_renewed_with_its_lease_and_any_other_must_be_reported() -> None:
+    clock = SimulatedClock()
+    broker = open_broker(clock)
+    clients, connection = broker.reported_clients, FakeConnection("127.0.0.1:5")
+    client = ReportedClient("one", "readers", ["orders"])
+    assert not clients.renew("proxy", client)
+    clients.report("proxy", connection, [client])
+    broker.topics.put(Topic(name="orders", read_queues=1, write_queues=1))
+    broker.tables.save()
+    broker.groups.require("readers")
+    broker.writer.send("orders", 0, b"one", "", clock.now_ms(), HOST)
+    broker.pops.pop(PopRequest("readers", "orders", -1, 1, 1_000, lease=lease_of("readers", "one")))
+    for _ in range(30):
+        clock.advance(5_000)
+        assert clients.renew("proxy", client)
+        assert clients.expire() | broker.members.expire(clock.monotonic_s() - 15.0) == set()
+        broker.pop_expiry.run()
+    assert broker.in_flight.held == 1
+    assert not clients.renew("proxy", ReportedClient("one", "readers", ["orders", "bills"]))
+    assert not clients.renew("proxy", ReportedClient("one", "readers", ["orders"], language="GO"))
+    assert not clients.renew("proxy", ReportedClient("two", "readers", ["orders"]))
+    clients.end("readers", "one")
+    assert not clients.renew("proxy", client)

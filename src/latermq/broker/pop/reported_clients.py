@@ -146,6 +146,30 @@ class ReportedClients:
         self._operations.renew(leases, self._clock.now_ms())
         return changed
 
+    def renew(self, proxy: str, client: ReportedClient) -> bool:
+        """Do the same for a client about which nothing has changed, for a tenth of the cost.
+
+        Return whether that was enough. Otherwise it must be reported.
+        """
+        key = client.group, client.client_id
+        known, group = self._known.get(key), self._members.consumer_group(client.group)
+        now_s = self._client_clock.monotonic_s()
+        if known is None or group is None or key in self._goodbyes:
+            return False
+        if known.channel.is_closing or known.last_s(known.proxy) < now_s - REPORT_TIMEOUT_S:
+            return False
+        member, topics = group.members.get(client.client_id), group.subscriptions
+        if member is None or member.channel is not known.channel:
+            return False
+        if (member.language, member.version) != (client.language, client.version):
+            return False
+        if len(topics) < MAX_TOPICS and not all(map(topics.__contains__, client.topics)):
+            return False
+        member.seen_s, member.seen_ms = now_s, self._client_clock.now_ms()
+        known.see(proxy, now_s)
+        self._operations.renew((lease_of(*key),), self._clock.now_ms())
+        return True
+
     def report_topics(self, proxy: str, connection: Channel, topics: Iterable[str]) -> None:
         """Make a proxy a producer of the groups with the names of these topics, which get checks of transactions."""
         for topic in topics:

@@ -20,6 +20,7 @@ from latermq.timer.steps import Steps
 _STEP_US = 20  # as much work as other sliced requests do in a step
 _CLIENT_US, _TOPIC_US = 10, 1  # of a reported client, and of each topic of its group, measured
 _TOPICS_PER_STEP = 5
+_CHECKS_PER_STEP = 10
 
 
 class ProxyRequests:
@@ -58,17 +59,19 @@ class ProxyRequests:
     def _report(self, connection: Connection, command: Command, body: ReportBody) -> Steps[Reply]:
         if not 0 < len(body.proxy) <= MAX_NAME_CHARS:
             raise InvalidParameter("the name of the proxy is not valid", hint="Use a random id of its process")
+        clients = []
         for one in body.clients:
             check_group(one.group)
-        clients = [
-            ReportedClient(one.clientId, one.group, one.topics, one.language, one.version, one.idleMs)
-            for one in body.clients
-        ]
+            clients.append(ReportedClient(one.clientId, one.group, one.topics, one.language, one.version, one.idleMs))
+            if len(clients) % _CHECKS_PER_STEP == 0:
+                yield
         changed: set[str] = set()
         work_us = 0
         for client in clients:
-            changed |= self._clients.report(body.proxy, connection, (client,))
-            work_us += _CLIENT_US + _TOPIC_US * self._clients.topics_of(client.group)
+            work_us += _CLIENT_US
+            if not self._clients.renew(body.proxy, client):
+                changed |= self._clients.report(body.proxy, connection, (client,))
+                work_us += _TOPIC_US * self._clients.topics_of(client.group)
             while work_us >= _STEP_US:
                 work_us -= _STEP_US
                 yield
