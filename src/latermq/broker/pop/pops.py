@@ -320,8 +320,10 @@ class Pops:
 
     def _look_again(self, popped: Popped, queue: PoppedQueue) -> None:
         """Look for messages that were popped in order and not acknowledged. They come before all others."""
+        if popped.left <= 0:
+            return
         redelivery = self._operations.redelivery(queue, popped.now_ms, popped.request.attempt)
-        if redelivery is None or popped.left <= 0:
+        if redelivery is None:
             return
         if not redelivery.is_repeat and self.last_attempts(queue, popped.now_ms):
             self.exhausted[queue] = None  # such a message goes to the dead letters first

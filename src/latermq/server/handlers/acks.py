@@ -78,7 +78,7 @@ class AckRequests:
         left = MAX_BATCH
         for ack in body.acks:
             count, windows = decode_bit_set(ack.b, left)
-            left -= count
+            left -= max(1, count)  # an empty bit set is work, too
             batches.append((ack, windows))
         done = 0
         for ack, windows in batches:
