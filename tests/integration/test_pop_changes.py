@@ -14,10 +14,10 @@ from tests.integration.raw_client import RawClient, connect
 TOPIC = "orders"
 
 
-async def make_topic(raw: RawClient, queues: int = 1) -> None:
+async def make_topic(raw: RawClient, queues: int = 1, write_queues: int = 0) -> None:
     fields = {
-        "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": str(queues), "writeQueueNums": str(queues),
-        "perm": "6", "topicFilterType": "SINGLE_TAG", "order": "false",
+        "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": str(queues),
+        "writeQueueNums": str(write_queues or queues), "perm": "6", "topicFilterType": "SINGLE_TAG", "order": "false",
     }  # fmt: skip
     assert (await raw.call(Request.UPDATE_AND_CREATE_TOPIC, fields)).code == Response.SUCCESS
 

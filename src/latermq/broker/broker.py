@@ -355,6 +355,7 @@ class Broker:
             self.clock,
             settings,
             self.pop_positions,
+            self.waiting_pops,
         )
         self.group_admin = GroupAdmin(
             self.groups,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from latermq.broker.metrics.topic_traffic import TopicTraffic
 from latermq.broker.pop.positions import PopPositions
+from latermq.broker.pop.waiting_pops import WaitingPops
 from latermq.broker.tables.table_saver import Tables
 from latermq.broker.tables.topics import Topics
 from latermq.clock import Clock
@@ -43,6 +44,7 @@ class TopicAdmin:
         clock: Clock,
         settings: BrokerConfig,
         popped: PopPositions,
+        waiting_pops: WaitingPops,
     ) -> None:
         self._topics = topics
         self._offsets = offsets
@@ -53,6 +55,7 @@ class TopicAdmin:
         self._traffic = traffic
         self._clock = clock
         self._popped = popped
+        self._waiting_pops = waiting_pops
         self._names = (settings.cluster, settings.name)
 
     def is_own(self, topic: str) -> bool:
@@ -82,9 +85,11 @@ class TopicAdmin:
         if known == topic:
             return known
         try:
-            return self._topics.put(topic)
+            self._topics.put(topic)
         except IllegalMessage as error:
             raise InvalidParameter(error.message, hint=error.hint) from None
+        self._waiting_pops.mark_topic(topic.name)  # it may have more queues to read from
+        return topic
 
     def delete(self, topic: str) -> list[Callable[[], None]]:
         """Delete a topic, its queues, and all offsets and modes in it; return the work for the disk."""

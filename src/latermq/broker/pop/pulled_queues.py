@@ -71,14 +71,20 @@ class PulledQueues:
         config = self._topics.find(topic)
         return config is not None and any(self.is_pulled(group, topic, n) for n in range(config.read_queues))
 
-    def forget_old(self) -> None:
-        """Forget queues that are no longer pulled. Call it about once per second."""
+    def forget_old(self) -> set[tuple[str, str]]:
+        """Forget queues that are no longer pulled. Call it about once per second.
+
+        Returns the groups and topics of these queues: pops may take them now.
+        """
         now_s = self._clock.monotonic_s()
+        forgotten = set()
         if now_s - self._since_s >= KEEP_S:
+            forgotten = {key[:2] for key in self._earlier.keys() - self._recent.keys()}
             self._earlier, self._recent, self._since_s = self._recent, {}, now_s
         if len(self._recent) > MAX_QUEUES:
             self._recent = {}
             self.overflows += 1
+        return forgotten
 
     def statistics(self) -> dict[str, int]:
         """Return the number of queues that were pulled recently."""

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from latermq.broker.pop.pop_request import PopRequest
@@ -71,6 +71,7 @@ class WaitingPops:
         # Topics whose messages may answer a pop, with the keys of these pops. Retry topics are among them.
         self.topics: dict[str, dict[_Key, None]] = {}
         self._by_key: dict[_Key, dict[int, _Pops]] = {}  # then by queue id
+        self._by_group: dict[str, dict[_Key, None]] = {}
         self._by_client: dict[Client, _Pops] = {}
         self._by_opaque: dict[tuple[Client, int], WaitingPop] = {}  # for `cancel`; the last one if a client repeats it
         self._by_deadline: dict[int, _Pops] = {}
@@ -96,6 +97,7 @@ class WaitingPops:
             )
         if key not in self._by_key:
             self._by_key[key] = {}
+            self._by_group.setdefault(request.group, {})[key] = None
             for topic in _watched(key):
                 self.topics.setdefault(topic, {})[key] = None
         self._by_key[key].setdefault(request.queue_id, {})[pop] = None
@@ -129,6 +131,9 @@ class WaitingPops:
             del by_queue[request.queue_id]
         if not by_queue:
             del self._by_key[key]
+            del self._by_group[request.group][key]
+            if not self._by_group[request.group]:
+                del self._by_group[request.group]
             for topic in _watched(key):
                 del self.topics[topic][key]
                 if not self.topics[topic]:
@@ -152,6 +157,18 @@ class WaitingPops:
         """Mark pops of one group, for example because a queue that it pops in order is not blocked any more."""
         if (group, topic) in self._by_key:
             self._ready.setdefault((group, topic), set()).add(_ALL_QUEUES)
+
+    def mark_groups(self, groups: Iterable[str]) -> None:
+        """Mark all pops of groups whose members changed: queues of a member that pulled may be free."""
+        for group in groups:
+            for key in self._by_group.get(group, ()):
+                self._ready.setdefault(key, set()).add(_ALL_QUEUES)
+
+    def mark_topic(self, topic: str) -> None:
+        """Mark all pops of a topic that has more queues to read from."""
+        for key in self.topics.get(topic, ()):
+            if key[1] == topic:
+                self._ready.setdefault(key, set()).add(_ALL_QUEUES)
 
     def on_drained(self, client: Client) -> None:
         """Try the pops of a client that has read its data: they were skipped."""

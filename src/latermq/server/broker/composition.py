@@ -61,7 +61,7 @@ def broker_service(
         is_sync=config.store.flush == "sync",
         max_waiting=config.broker.max_unflushed,
     )
-    group_changes = GroupChanges(broker.groups, broker.notices)
+    group_changes = GroupChanges(broker.groups, broker.notices, broker.waiting_pops)
     table = RequestTable(
         int(config.server.max_body), sliced if sliced is not None else SlicedRequests(config.timer.max_lookup)
     )

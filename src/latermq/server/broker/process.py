@@ -315,7 +315,9 @@ class BrokerProcess:
         """Remove clients that sent no heartbeat, and notify the members of their groups."""
         broker = self.broker
         broker.locks.expire()
-        broker.pulled_queues.forget_old()
+        for group, topic in broker.pulled_queues.forget_old():
+            broker.waiting_pops.mark_group(group, topic)
+        broker.waiting_pops.wake()
         oldest_s = broker.client_clock.monotonic_s() - self._config.broker.client_timeout / 1000
         self.service.group_changes.notify(broker.members.expire(oldest_s) | broker.reported_clients.expire())
 

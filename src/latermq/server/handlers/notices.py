@@ -1,6 +1,7 @@
 """Frames of unsolicited notifications to clients."""
 
 from latermq.broker.notifications import Notice, Notices
+from latermq.broker.pop.waiting_pops import WaitingPops
 from latermq.group.subscriptions import SubscriptionGroups
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, encode_frame
@@ -19,16 +20,23 @@ def notify_group_changed(notices: Notices, group: str) -> None:
 class GroupChanges:
     """Notifies the members of groups that changed, so that they rebalance at once."""
 
-    def __init__(self, groups: SubscriptionGroups, notices: Notices) -> None:
+    def __init__(self, groups: SubscriptionGroups, notices: Notices, waiting_pops: WaitingPops) -> None:
         self._groups = groups
         self._notices = notices
+        self._waiting_pops = waiting_pops
 
     def notify(self, names: set[str]) -> None:
-        """Notify the members of these groups, except of groups that are configured not to be notified."""
+        """Notify the members of these groups, except of groups that are configured not to be notified.
+
+        Waiting pops are tried: a member that pulled may have left its queues to them.
+        """
         for name in names:
             group = self._groups.find(name)
             if group is None or group.notifies_members:
                 notify_group_changed(self._notices, name)
+        if names:
+            self._waiting_pops.mark_groups(names)
+            self._waiting_pops.wake()
 
 
 def reset_notice(header: ResetOffsetHeader, body: bytes, cpp_body: bytes | None) -> Notice:
