@@ -169,6 +169,9 @@ class PopConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease: Duration = Duration.parse("60s")  # how long a proxy's client holds messages after its last report
     max_hold: Duration = Duration.parse("3h")  # how long a proxy's client may hold messages
     max_reported_topics: int = 256  # shown of a group whose clients proxies report: each report copies them
+    ack_batch: int = 16_384  # messages that one request acknowledges, in about 10 ms
+    remembered_handles: int = 20_000  # of messages that were delivered again: they are refused as stale
+    kept_log: Size = Size.parse("256MiB")  # the log that the journal keeps from retention, unless messages need more
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

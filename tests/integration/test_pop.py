@@ -21,6 +21,11 @@ def port_of(process: BrokerProcess) -> int:
     return int(process.address.rpartition(":")[2])
 
 
+async def until_waiting(process: BrokerProcess, pops: int) -> None:
+    while process.broker.waiting_pops.statistics()["waiting_pops"] < pops:  # noqa: ASYNC110 -- a pop has no event
+        await asyncio.sleep(0.01)
+
+
 def test_a_popped_message_is_acknowledged_and_never_comes_back(tmp_path: Path) -> None:
     async def scenario(process: BrokerProcess) -> None:
         async with connect(port_of(process)) as raw:
@@ -32,7 +37,7 @@ def test_a_popped_message_is_acknowledged_and_never_comes_back(tmp_path: Path) -
             assert await client.pop("orders") == []
             assert [await client.ack(one) for one in popped] == ["done"] * 5
             assert await client.ack(popped[0]) == "repeated"
-            await asyncio.sleep(0.5)
+            assert process.broker.in_flight.held == 0, "nothing is left that could come back"
             assert await client.pop("orders") == []
 
     run_with_broker(tmp_path, scenario)
@@ -106,7 +111,7 @@ def test_a_waiting_pop_gets_a_message_at_once_and_only_one_of_them_does(tmp_path
             assert len(await PopClient(first).pop("orders")) == 1
             for client in (first, second):
                 await client.send_only(Request.POP_MESSAGE, pop_fields("orders", pollTime="1500"))
-            await asyncio.sleep(0.1)
+            await until_waiting(process, 2)
             began_s = time.monotonic()
             await send(sender, "orders", b"one")
             reply = await first.receive()
@@ -134,10 +139,11 @@ def test_a_batch_acknowledgement_covers_messages_of_one_pop(tmp_path: Path) -> N
                 Request.BATCH_ACK_MESSAGE, {}, encode_body({"brokerName": "broker-a", "acks": [ack]})
             )
             assert (reply.code, reply.text_fields()["acknowledged"]) == (Response.SUCCESS, "3")
-            await asyncio.sleep(0.3)
+            assert process.broker.in_flight.held == 2, "no other one can come back"
             again = await client.pop("orders", pollTime="5000")
-            more = await client.pop("orders", pollTime="100")
-            assert len(again + more) == 2
+            while len(again) < 2:
+                again += await client.pop("orders", pollTime="5000")
+            assert len(again) == 2
 
     run_with_broker(tmp_path, scenario)
 
@@ -235,7 +241,9 @@ def test_a_lease_holds_messages_until_it_ends(tmp_path: Path) -> None:
             members = await raw.call(Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "readers"})
             assert b"c1" in members.body
             (held,) = await client.pop("orders", invisibleTime="1", lease="c1")
-            await asyncio.sleep(0.3)
+            next_ms = process.broker.pop_operations.next_due_ms()
+            assert next_ms is not None
+            assert next_ms > held.handle.pop_ms + 30_000, "the invisible time does not count"
             assert await client.pop("orders") == []
             ended = await raw.call(Request.END_LEASE, {"group": "readers", "clientId": "c1"})
             assert ended.code == Response.SUCCESS
@@ -275,7 +283,7 @@ def test_a_notification_says_that_there_are_messages_without_popping_them(tmp_pa
                 "consumerGroup": "readers", "topic": "orders", "queueId": "-1", "pollTime": "5000", "bornTime": "0",
             }  # fmt: skip
             opaque = await waiter.send_only(Request.NOTIFICATION, fields)
-            await asyncio.sleep(0.1)
+            await until_waiting(process, 1)
             info = await raw.call(Request.POLLING_INFO, fields)
             assert info.text_fields()["pollingNum"] == "1"
             await send(raw, "orders", b"two")
@@ -293,7 +301,7 @@ def test_a_cancelled_pop_is_answered_at_once_and_takes_no_message(tmp_path: Path
             await send(raw, "orders", b"first")
             assert len(await PopClient(raw).pop("orders")) == 1
             opaque = await raw.send_only(Request.POP_MESSAGE, pop_fields("orders", pollTime="60000"))
-            await asyncio.sleep(0.2)
+            await until_waiting(process, 1)
             assert (await other.call(Request.CANCEL_POP, {"pop": str(opaque)})).code == Response.SUCCESS
             assert process.broker.waiting_pops.statistics()["waiting_pops"] == 1, "it belongs to another connection"
             cancel = await raw.send_only(Request.CANCEL_POP, {"pop": str(opaque)})

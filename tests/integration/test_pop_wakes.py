@@ -8,7 +8,7 @@ from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import heartbeat, pull, run_with_broker, send
 from tests.integration.pop_client import pop_fields, read_reply
 from tests.integration.raw_client import RawClient, connect
-from tests.integration.test_pop import port_of
+from tests.integration.test_pop import port_of, until_waiting
 from tests.integration.test_pop_changes import make_topic
 
 POLL = "60000"  # longer than the test may take
@@ -17,8 +17,7 @@ POLL = "60000"  # longer than the test may take
 async def start_pop(raw: RawClient, process: BrokerProcess, topic: str) -> None:
     """Begin a pop that finds nothing and waits."""
     await raw.send_only(Request.POP_MESSAGE, pop_fields(topic, pollTime=POLL))
-    while not process.broker.waiting_pops.count_of("readers", topic, -1):
-        await asyncio.sleep(0.01)
+    await until_waiting(process, 1)
 
 
 async def answer(raw: RawClient, topic: str) -> list[bytes]:

@@ -109,8 +109,8 @@ class Broker:
         self.clock = clock
         self._disk = disk
         self.store_host = pack_host(host, port)
-        self.in_flight = InFlightTable()
-        pop_snapshot = PopSnapshot(disk, self.in_flight)
+        self.in_flight = InFlightTable(config.pop.remembered_handles)
+        pop_snapshot = PopSnapshot(disk, self.in_flight, max_pinned_bytes=int(config.pop.kept_log))
         levels = LevelTable(config.timer.levels)
         self.store, transaction_state = self._open_store(levels, new_store_id, on_low_space, pop_snapshot)
         settings = config.broker

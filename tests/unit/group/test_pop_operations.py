@@ -411,3 +411,22 @@ def test_numbers_of_removed_queues_are_used_again() -> None:
         operations.open_queue("shop", "bills", 0, 0)
         operations.remove_topic("bills")
     assert len(operations.table.positions.next) == 2
+
+
+@pytest.mark.parametrize(("remembered", "outcome"), [(2, Outcome.STALE), (1, Outcome.REPEATED)])
+def test_the_handle_of_a_message_that_came_back_is_stale_after_a_restart_too_while_it_is_remembered(
+    remembered: int, outcome: Outcome
+) -> None:
+    operations = PopOperations(InFlightTable())
+    queue = operations.open_queue("shop", "orders", 0, 0)
+    pop_ms = operations.pop(queue, [0, 1, 2], 3, NOW_MS, 1_000)
+    operations.ack(queue, 2, pop_ms)
+    due, _ = operations.due(NOW_MS + 1_000)
+    body = operations.journal.body(due)
+    restarted = PopOperations(InFlightTable(remembered))
+    JournalReader(restarted.table).apply(body)
+    again = restarted.find("shop", "orders", 0)
+    assert again is not None
+    assert [restarted.ack(again, offset, pop_ms) for offset in range(4)] == [
+        outcome, Outcome.STALE, Outcome.REPEATED, Outcome.UNKNOWN,
+    ]  # fmt: skip

@@ -28,7 +28,7 @@ from latermq.store.log_reader import LogReader
 from latermq.store.queues.consume_queue import ConsumeQueue
 from latermq.store.queues.queue_table import OWN_TOPICS
 
-MAX_MESSAGES = 32  # of one pop, as in Apache's broker
+MAX_MESSAGES = 32  # of one pop: a property of the protocol, Apache's broker refuses more
 RETRIES_FIRST = 0.2  # the share of pops that look at retries first
 ALL_QUEUES = -1
 _MAX_QUEUES = 4_096  # that one pop looks at: 2 ms

@@ -163,7 +163,7 @@ class ReportedClients:
             return False
         if (member.language, member.version) != (client.language, client.version):
             return False
-        if len(topics) < MAX_TOPICS and not all(map(topics.__contains__, client.topics)):
+        if len(topics) < self._max_topics and not all(map(topics.__contains__, client.topics)):
             return False
         member.seen_s, member.seen_ms = now_s, self._client_clock.now_ms()
         known.see(proxy, now_s)

@@ -108,7 +108,7 @@ def broker_service(
         later=later,
         on_settled=on_pops_settled,
     )
-    acks = AckRequests(broker.acknowledgements, pop_replies)
+    acks = AckRequests(broker.acknowledgements, pop_replies, broker.config.pop.ack_batch)
     table.add([*acks.endpoints, *_pop_endpoints(broker, pop_replies, group_changes, note_producers)])
     return BrokerService(
         table,

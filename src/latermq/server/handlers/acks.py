@@ -24,7 +24,6 @@ from latermq.server.remoting.access import SUB, on_group, on_groups, on_topics
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
 
-MAX_BATCH = 16_384  # messages that one request acknowledges, in about 10 ms
 MAX_REASON_CHARS = 200  # it becomes a property, so it is escaped too: a client must not add properties by it
 _NAMES = {outcome: outcome.name.lower() for outcome in Outcome}
 
@@ -32,9 +31,11 @@ _NAMES = {outcome: outcome.name.lower() for outcome in Outcome}
 class AckRequests:
     """Serves handles. All replies wait for the journal."""
 
-    def __init__(self, acknowledgements: Acknowledgements, replies: PopReplies) -> None:
+    def __init__(self, acknowledgements: Acknowledgements, replies: PopReplies, max_batch: int) -> None:
+        """`max_batch` bounds the messages that one request acknowledges."""
         self._acknowledgements = acknowledgements
         self._replies = replies
+        self._max_batch = max_batch
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -74,11 +75,12 @@ class AckRequests:
 
     def _ack_batch(self, connection: Connection, command: Command, body: BatchAckBody) -> None:
         self._replies.check_room()
+        self._check_count(len(body.acks))  # an empty bit set is work, too
         batches = []
-        left = MAX_BATCH
-        for ack in body.acks:
+        left = self._max_batch
+        for ack in body.acks:  # all are checked before any counts
             count, windows = decode_bit_set(ack.b, left)
-            left -= max(1, count)  # an empty bit set is work, too
+            left -= count
             batches.append((ack, windows))
         done = 0
         for ack, windows in batches:
@@ -108,7 +110,7 @@ class AckRequests:
 
     def _ack_places(self, connection: Connection, command: Command, body: list[PoppedPlace]) -> None:
         self._replies.check_room()
-        _check_count(len(body))
+        self._check_count(len(body))
         done, found = Outcome.DONE, self._acknowledgements.ack_each(body)
         # A member of an enum takes 0.5 µs to look up.
         outcomes = ["done" if outcome is done else _NAMES[outcome] for outcome in found]
@@ -122,12 +124,12 @@ class AckRequests:
         code = Response.SUCCESS if outcome is Outcome.DONE else Response.NO_MESSAGE
         self._replies.hold(connection, command, encode_response(command, code, fields={"outcome": _NAMES[outcome]}))
 
-
-def _check_count(count: int) -> None:
-    if count > MAX_BATCH:
-        raise MalformedRequest(
-            f"{count} messages cannot be acknowledged at once", hint=f"Acknowledge up to {MAX_BATCH} per request"
-        )
+    def _check_count(self, count: int) -> None:
+        if count > self._max_batch:
+            raise MalformedRequest(
+                f"{count} messages cannot be acknowledged at once",
+                hint=f"Acknowledge up to {self._max_batch} per request",
+            )
 
 
 def _topics(names: Iterable[str]) -> set[str]:
