@@ -57,9 +57,9 @@ FOLLOWING: dict[str, tuple[Step, str]] = {
     ),
     "lease ended": (
         lambda do, queue: do.end_lease(LEASE, NOW_MS),
-        f"0b 0102030405060708 0000000000000000 {T0} {T0}",
+        f"0c 0102030405060708 0000000000000000 {T0} {T0}",
     ),
-    "answer lost": (lambda do, queue: do.lose(LEASE, {NOW_MS}, NOW_MS), f"0b 0102030405060708 {T0} {T0} {T60}"),
+    "answer lost": (lambda do, queue: do.lose(LEASE, {NOW_MS}, NOW_MS), f"0c 0102030405060708 {T0} {T0} {T60}"),
 }
 
 
@@ -152,6 +152,18 @@ def test_every_operation_leads_to_the_same_table_when_it_is_replayed() -> None:
         reader.apply(taken(operations))
         assert image(replayed) == image(operations.table)
     assert replayed.queues == {}
+
+
+def test_the_end_of_a_lease_that_an_earlier_version_wrote_is_replayed() -> None:
+    operations, queue = opened()
+    operations.pop(queue, [5, 6, 7], 8, NOW_MS, 60_000, LEASE)
+    replayed = InFlightTable()
+    reader = JournalReader(replayed)
+    reader.apply(taken(operations))
+    operations.end_lease(LEASE, NOW_MS)
+    ended = bytes.fromhex(f"0b 0102030405060708 {T0} {T0}")
+    reader.apply(HEAD.pack(1, 1, zlib.crc32(ended)) + ended)
+    assert image(replayed) == image(operations.table)
 
 
 def test_acknowledgements_of_a_turn_are_one_operation_per_pop() -> None:

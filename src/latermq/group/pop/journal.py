@@ -29,7 +29,8 @@ CHANGE: Final = 7
 ADVANCE: Final = 8
 RESET: Final = 9
 REMOVE: Final = 10
-END_LEASE: Final = 11
+END_LEASE_SINCE: Final = 11  # only read: versions that wrote no last pop time
+END_LEASE: Final = 12
 
 _OPEN = Struct(">BIIqHH")  # kind, queue number, queue id, next offset, bytes of group and of topic
 _POP = Struct(">BIqIqq")  # kind, queue number, first offset, mask, pop time, visible time
@@ -39,6 +40,7 @@ _TAKE = Struct(">BIqI")  # kind, queue number, first offset, mask
 _CHANGE = Struct(">BIqqqB")  # kind, queue number, offset, pop time, visible time, whether it is suspended
 _MOVE = Struct(">BIq")  # kind, queue number, next offset
 _REMOVE = Struct(">BI")
+_END_LEASE_SINCE = Struct(">BQqq")  # kind, lease, first pop time, visible time
 _END_LEASE = Struct(">BQqqq")  # kind, lease, first and last pop time, visible time
 
 
@@ -159,6 +161,7 @@ class JournalReader:
             ADVANCE: self._move,
             RESET: self._move,
             REMOVE: self._remove,
+            END_LEASE_SINCE: self._end_lease_since,
             END_LEASE: self._end_lease,
         }
 
@@ -273,12 +276,20 @@ class JournalReader:
             self._table.remove_queue(queue)
         return at + _REMOVE.size
 
+    def _end_lease_since(self, body: bytes, at: int) -> int:
+        _, lease, first_pop_ms, visible_ms = _END_LEASE_SINCE.unpack_from(body, at)
+        self._apply_end_lease(lease, first_pop_ms, MAX_VISIBLE_MS, visible_ms)
+        return at + _END_LEASE_SINCE.size
+
     def _end_lease(self, body: bytes, at: int) -> int:
         _, lease, first_pop_ms, last_pop_ms, visible_ms = _END_LEASE.unpack_from(body, at)
+        self._apply_end_lease(lease, first_pop_ms, last_pop_ms, visible_ms)
+        return at + _END_LEASE.size
+
+    def _apply_end_lease(self, lease: int, first_pop_ms: int, last_pop_ms: int, visible_ms: int) -> None:
         if visible_ms > MAX_VISIBLE_MS:
             raise _corrupt(f"a lease ends at {visible_ms}")
         self._table.end_lease(lease, first_pop_ms, last_pop_ms, visible_ms)
-        return at + _END_LEASE.size
 
 
 def _corrupt(what: str) -> CorruptStore:
