@@ -11,10 +11,34 @@ import pytest
 from latermq.pipeline.spark.s3_jars import LOG_STORE_CLASS
 from tests.support.needs import LONG, need_tool
 from tests.support.s3.commit_race import MADE, REFUSED
+from tests.support.s3.s3_proxy import s3_proxy
 from tests.support.s3.s3_server import BUCKET, S3Server, arrow, s3_server
 
 VERSIONS = 3_000 if LONG else 100
 WRITERS = ("first", "second")
+
+
+def writer(bucket: S3Server, store: str, folder: str, name: str, port: int = 0) -> "subprocess.Popen[str]":
+    """A process that writes commits through a log store of Delta."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.s3.commit_race", store, f"s3a://{BUCKET}/{folder}", name],
+        env={**os.environ, **bucket.environment(port)},
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _ask(process: "subprocess.Popen[str]", version: int) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{version}\n")
+    process.stdin.flush()
+
+
+def _answer(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
 
 
 def race(bucket: S3Server, store: str, versions: int) -> tuple[list[int], dict[str, int]]:
@@ -23,21 +47,13 @@ def race(bucket: S3Server, store: str, versions: int) -> tuple[list[int], dict[s
     Returns the versions that not exactly one process says it has written, and how many commits of each were replaced.
     """
     folder = store.rpartition(".")[2]
-    command = [sys.executable, "-m", "tests.support.s3.commit_race", store, f"s3a://{BUCKET}/{folder}"]
-    environment = {**os.environ, **bucket.environment()}
     disputed, replaced, files = [], dict.fromkeys(WRITERS, 0), arrow(bucket)
     with ExitStack() as stack:
-        writers = {}
-        for name in WRITERS:
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-            writers[name] = stack.enter_context(
-                subprocess.Popen([*command, name], env=environment, text=True, **pipes)  # type: ignore[call-overload]
-            )
+        writers = {name: stack.enter_context(writer(bucket, store, folder, name)) for name in WRITERS}
         for version in range(versions):
-            for writer in writers.values():
-                writer.stdin.write(f"{version}\n")
-                writer.stdin.flush()
-            answers = {name: writer.stdout.readline().strip() for name, writer in writers.items()}
+            for process in writers.values():
+                _ask(process, version)
+            answers = {name: _answer(process) for name, process in writers.items()}
             assert set(answers.values()) <= {MADE, REFUSED}, f"{answers} at version {version}"
             if list(answers.values()).count(MADE) != 1:
                 disputed.append(version)
@@ -55,3 +71,25 @@ def test_two_drivers_that_write_the_same_version_cannot_replace_each_others_comm
         disputed, replaced = race(bucket, LOG_STORE_CLASS, VERSIONS)
     assert disputed == []
     assert replaced == {"first": 0, "second": 0}
+
+
+@pytest.mark.timeout(900)
+def test_a_driver_recognises_its_own_commit_if_the_reply_to_it_was_lost(tmp_path: Path) -> None:
+    need_tool("java", "Hadoop's client for S3 runs on it")
+    with s3_server(tmp_path) as bucket, s3_proxy(bucket.port) as proxy:
+        proxy.faults.concerns = lambda request: "if-none-match" in request.headers
+        proxy.faults.share, proxy.faults.kinds = 0.5, ("lost reply",)
+        with writer(bucket, LOG_STORE_CLASS, "lost", "first", proxy.port) as process:
+            for version in range(20):
+                _ask(process, version)
+                assert _answer(process) == MADE
+            _ask(process, 0)
+            assert _answer(process) == MADE, "the same bytes are the same commit"
+            assert process.stdin is not None
+            process.stdin.close()
+        with writer(bucket, LOG_STORE_CLASS, "lost", "second", proxy.port) as process:
+            _ask(process, 0)
+            assert _answer(process) == REFUSED
+            assert process.stdin is not None
+            process.stdin.close()
+    assert proxy.faults.seen["lost reply"] > 5

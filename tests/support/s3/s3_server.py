@@ -32,6 +32,11 @@ class S3Server:
     secret_key: str = field(repr=False)
 
     @property
+    def metadata(self) -> Path:
+        """The folder with the attributes of each object."""
+        return self.folder.with_name("metadata")  # not every file system has extended attributes
+
+    @property
     def uri(self) -> str:
         return f"s3a://{BUCKET}/pipeline"
 
@@ -63,8 +68,7 @@ def s3_server(folder: Path, port: int = 0) -> Iterator[S3Server]:
 @contextlib.contextmanager
 def _process(server: S3Server, folder: Path) -> Iterator[None]:
     program = build_s3_server()
-    metadata = folder / "metadata"  # not every file system has extended attributes
-    metadata.mkdir(exist_ok=True)
+    server.metadata.mkdir(exist_ok=True)
     # The credentials go by the environment: every user of the machine can read a command line.
     environment = {
         "PATH": os.environ["PATH"],
@@ -76,7 +80,7 @@ def _process(server: S3Server, folder: Path) -> Iterator[None]:
     command = [str(program), "--quiet", "--port", f"{HOST}:{server.port}"]
     with (folder / "server.log").open("ab") as log:
         process = subprocess.Popen(
-            [*command, "posix", "--sidecar", str(metadata), str(server.folder)],
+            [*command, "posix", "--sidecar", str(server.metadata), str(server.folder)],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -16,10 +16,12 @@ from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.failure_log import FailureLog
 from latermq.pipeline.driver.feed import BrokerFeed, FeedSettings
 from latermq.pipeline.driver.store_ids import StoreIds
+from latermq.pipeline.spark.commit_probe import probe_commits
 from latermq.pipeline.spark.session import close_session, open_session
 from latermq.pipeline.timeline.compact import compact
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.root import Root, file_errors, open_root
+from latermq.pipeline.timeline.store_probe import probe_files
 from latermq.pipeline.timeline.table_sync import TableSyncs
 from latermq.pipeline.timeline.torn_commits import remove_torn_commits
 from latermq.pipeline_secret import secret_path
@@ -171,6 +173,7 @@ def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
         signal.signal(number, lambda _number, _frame: stop.set())
     _silence_loggers(spark)
     try:
+        probe_commits(spark, root)
         driver = Driver(spark, root, config.server.namesrv, config, stop)
         ready(f"pipeline {config.pipeline.master}")
         driver.run()
@@ -192,6 +195,7 @@ def _check_timeline(root: Root) -> None:
     """Report or repair problems of the folder before Spark spends seconds on its start."""
     with file_errors(f"the timeline {root.uri}"):
         root.files.create_dir(root.path, recursive=True)
+    probe_files(root)
     for address in (root.timeline, root.archive):
         remove_torn_commits(root, address)
     open_local_timeline(root, "")

@@ -26,6 +26,15 @@ def read_small_file(root_uri: str, path: str) -> bytes | None:
     return read_file(root, root.at(path))
 
 
+def _probe(root_uri: str) -> None:
+    """Refuse an object store that lacks what the broker needs to build and read windows there."""
+    if "://" in root_uri:
+        from latermq.pipeline.timeline.root import open_root
+        from latermq.pipeline.timeline.store_probe import probe_files
+
+        probe_files(open_root(root_uri))
+
+
 class DriverTokens:
     """Reads the token that a driver left, off the loop. Only one read runs at a time, since the folder may hang."""
 
@@ -60,6 +69,7 @@ class DriverTokens:
         self._reading.add_done_callback(done)
 
     def _read(self) -> str:
+        _probe(self.root_uri)
         path = note_path(self._store_id)
         data = read_small_file(self.root_uri, path)
         return "" if data is None else decode_note(data, path).token
