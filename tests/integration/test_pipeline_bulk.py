@@ -337,7 +337,7 @@ def test_without_the_broker_of_a_store_nothing_is_answered_by_half_unless_that_i
         assert (told["missing"], told["absent"]) == (0, ["store store-of-another (broker broker-b)"])
         assert "Not covered: store store-of-another" in Path(told["page"]).read_text()
     finally:
-        Path(timers.root.at(claim_path("store-of-another"))).unlink()
+        Path(timers.root.at(claim_path("store-of-another", 1))).unlink()
 
 
 def _moment(epoch_ms: int) -> str:

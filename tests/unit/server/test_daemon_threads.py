@@ -31,7 +31,7 @@ def hang(*_):
     return open(path).read()
 
 
-far_records.open_pipeline_root = pipeline_folder.read_small_file = restored_backup.read_small_file = hang
+far_records.open_pipeline_root = pipeline_folder.read_small_file = restored_backup.list_names = hang
 restored_backup._CLAIM_TIMEOUT_S = 0.1
 
 

@@ -9,12 +9,13 @@ import pytest
 from latermq.client.session.failures import ConnectionLost
 from latermq.errors import ConfigError, CorruptStore, LaterMQError, StoreError
 from latermq.handover.driver_note import decode_note, note_path
-from latermq.handover.ingest_claim import IngestClaim, claim_path
+from latermq.handover.ingest_claim import IngestClaim, claim_path, encode_claim
 from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver import ingest as ingesting
 from latermq.pipeline.driver.brokers import QueuePlace
 from latermq.pipeline.driver.ingest import Ingest
 from latermq.pipeline.driver.store_ids import StoreIds
+from latermq.pipeline.timeline import lost_entries
 from latermq.pipeline.timeline.lost_entries import read_claim, write_claim
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline_secret import Recipient, is_valid_signature, load_or_create_secret, secret_path, sign
@@ -127,6 +128,36 @@ def test_a_claim_keeps_the_address_of_who_wrote_it_last_and_never_goes_back(scen
     assert known is not None
     assert known.address == OTHER
     assert read_claim(scene.root, "s") == IngestClaim(end=60, epoch=4, address=ADDRESS)
+
+
+def test_a_driver_that_writes_its_claim_late_does_not_lower_that_of_the_next(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The earlier driver has read the claims, and writes its own when the next one has long claimed more."""
+    write_claim(scene.root, "s", IngestClaim(end=60, epoch=3, address=OTHER))
+    stale = read_claim(scene.root, "s")
+    write_claim(scene.root, "s", IngestClaim(end=300, epoch=4, address=ADDRESS))
+    monkeypatch.setattr(lost_entries, "read_claim", lambda _root, _store_id: stale)
+    write_claim(scene.root, "s", IngestClaim(end=200, epoch=3, address=OTHER))
+    assert read_claim(scene.root, "s") == IngestClaim(end=300, epoch=4, address=ADDRESS)
+
+
+def test_a_driver_that_claims_more_after_the_next_has_begun_is_heard(scene: Scene) -> None:
+    """Its append may still succeed, so the table may hold what it claims."""
+    write_claim(scene.root, "s", IngestClaim(end=60, epoch=4, address=ADDRESS))
+    write_claim(scene.root, "s", IngestClaim(end=200, epoch=3, address=OTHER))
+    assert read_claim(scene.root, "s") == IngestClaim(end=200, epoch=4, address=ADDRESS)
+
+
+def test_only_the_claims_of_the_last_epochs_are_kept_and_the_highest_end_with_them(scene: Scene) -> None:
+    old = Path(scene.root.at(claim_path("s")))
+    old.parent.mkdir()
+    old.write_bytes(encode_claim(IngestClaim(end=900, epoch=2)))
+    write_claim(scene.root, "s.2", IngestClaim(end=7, epoch=1))  # another store with a name that looks like an epoch's
+    for epoch in range(3, 40):
+        write_claim(scene.root, "s", IngestClaim(end=epoch, epoch=epoch))
+    assert sorted(path.name for path in old.parent.iterdir()) == ["s.2.1", "s.36", "s.37", "s.38", "s.39"]
+    assert read_claim(scene.root, "s") == IngestClaim(end=900, epoch=39)
 
 
 def test_a_secret_that_is_missing_is_said_and_looked_for_again(scene: Scene) -> None:

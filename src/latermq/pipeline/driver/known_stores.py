@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyarrow import fs
-
 from latermq.client.session.failures import ConnectionLost, RequestTimedOut
 from latermq.errors import CorruptStore, StoreError
+from latermq.handover.ingest_claim import CLAIMS, claim_store
 from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.lost_entries import read_claim
-from latermq.pipeline.timeline.root import Root, file_errors
+from latermq.pipeline.timeline.root import Root, list_files
+from latermq.pipeline.windows.attempts import stores_with_windows
 
 PATIENCE_S = 20.0  # enough for a broker restart
 
@@ -42,7 +42,7 @@ class AbsentStores(StoreError):
         super().__init__(
             f"unreachable: {', '.join(absent)}; the answer would be incomplete",
             hint="Start the broker and try again, or leave it out with --partial (allow_partial=True). If a store is "
-            "gone for good, remove its file in claims/ and its folder in windows/ next to the timeline",
+            "gone for good, remove its files in claims/ and its folder in windows/ next to the timeline",
         )
 
 
@@ -73,17 +73,11 @@ def find_brokers(root: Root, namesrv: str, *, allow_partial: bool = False, patie
 
 def known_stores(root: Root) -> dict[str, str]:
     """All stores that have ever given timers to the timeline or got windows from it, with broker names where known."""
-    names = dict.fromkeys(_listed(root, "windows", fs.FileType.Directory), "")
-    for store_id in _listed(root, "claims", fs.FileType.File):
+    names = dict.fromkeys(stores_with_windows(root), "")
+    for store_id in {claim_store(name) for name in list_files(root, CLAIMS)}:
         try:
             claim = read_claim(root, store_id)
         except CorruptStore:  # the broker refuses this file at its start; here it only shows that the store exists
             claim = None
         names[store_id] = claim.broker if claim is not None else ""
     return names
-
-
-def _listed(root: Root, folder: str, kind: fs.FileType) -> list[str]:
-    with file_errors(root.at(folder)):
-        found = root.files.get_file_info(fs.FileSelector(root.at(folder), allow_not_found=True))
-    return [info.base_name for info in found if info.type == kind and not info.base_name.endswith(".draft")]

@@ -1,14 +1,25 @@
 """Entries that the timeline holds beyond the end of a store restored from an old backup. Read without a JVM."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from latermq.handover.cut import FOREVER_MS
-from latermq.handover.ingest_claim import IngestClaim, claim_path, decode_claim, encode_claim
+from latermq.handover.ingest_claim import (
+    CLAIMS,
+    IngestClaim,
+    claim_epoch,
+    claim_path,
+    claim_store,
+    encode_claim,
+    read_claims,
+)
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
-from latermq.pipeline.timeline.root import Root, open_root, read_file, write_file
+from latermq.pipeline.timeline.root import Root, file_errors, list_files, open_root, read_file, write_file
 from latermq.pipeline.windows.attempts import windows_of
+
+KEPT_CLAIMS = 4
 
 
 @dataclass(frozen=True)
@@ -24,25 +35,35 @@ class TimelineExtent:
 def write_claim(root: Root, store_id: str, claim: IngestClaim) -> IngestClaim | None:
     """Record up to which entry the table may soon hold a store. Returns the previous claim.
 
-    The end and the epoch never decrease, even if a driver writes late.
+    Only the driver of an epoch writes the file of that epoch, so no claim is lost if two drivers write at once. The end
+    never decreases, even if a driver writes late.
     """
     known = read_claim(root, store_id)
     if known is not None:
         claim = IngestClaim(
             end=max(known.end, claim.end),
-            epoch=max(known.epoch, claim.epoch),
+            epoch=claim.epoch,
             broker=claim.broker or known.broker,
             address=claim.address or known.address,
         )
-    write_file(root, root.at(claim_path(store_id)), encode_claim(claim))
+    write_file(root, root.at(claim_path(store_id, claim.epoch)), encode_claim(claim))
+    _remove_old_claims(root, store_id)
     return known
+
+
+def _remove_old_claims(root: Root, store_id: str) -> None:
+    """Keep the claims of the last few epochs. A driver of one of them may be writing its claim at this moment."""
+    names = [name for name in list_files(root, CLAIMS) if claim_store(name) == store_id]
+    for name in sorted(names, key=claim_epoch)[:-KEPT_CLAIMS]:
+        with file_errors(f"removing an old claim at {root.uri}"), suppress(FileNotFoundError):
+            root.files.delete_file(root.at(CLAIMS, name))
 
 
 def read_claim(root: Root, store_id: str) -> IngestClaim | None:
     """The latest claim of a driver; None if no driver has ingested this store here."""
-    path = root.at(claim_path(store_id))
-    data = read_file(root, path)
-    return None if data is None else decode_claim(data, path)
+    return read_claims(
+        store_id, lambda: list_files(root, CLAIMS), lambda path: read_file(root, root.at(path)), root.uri
+    )
 
 
 def read_extent(root_uri: str, store_id: str, entry: int) -> TimelineExtent:

@@ -127,5 +127,12 @@ def read_file(root: Root, path: str) -> bytes | None:
             return bytes(stream.read())
 
 
+def list_files(root: Root, folder: str) -> list[str]:
+    """The names of the files in a folder below the root, without drafts."""
+    with file_errors(root.at(folder)):
+        found = root.files.get_file_info(fs.FileSelector(root.at(folder), allow_not_found=True))
+    return [info.base_name for info in found if info.type == fs.FileType.File and not info.base_name.endswith(".draft")]
+
+
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0] or type(error).__name__

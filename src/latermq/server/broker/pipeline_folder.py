@@ -26,6 +26,19 @@ def read_small_file(root_uri: str, path: str) -> bytes | None:
     return read_file(root, root.at(path))
 
 
+def list_names(root_uri: str, folder: str) -> list[str]:
+    """The names of the files in a folder below the root, without drafts. May block for long, too."""
+    if "://" not in root_uri:
+        try:
+            names = [entry.name for entry in (Path(root_uri) / folder).iterdir() if entry.is_file()]
+        except FileNotFoundError:
+            return []
+        return [name for name in names if not name.endswith(".draft")]
+    from latermq.pipeline.timeline.root import list_files, open_root
+
+    return list_files(open_root(root_uri), folder)
+
+
 def _probe(root_uri: str) -> None:
     """Refuse an object store that lacks what the broker needs to build and read windows there."""
     if "://" in root_uri:

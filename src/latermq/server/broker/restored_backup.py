@@ -16,8 +16,8 @@ from latermq.broker.timers.ingest_mark import IngestMark
 from latermq.broker.timers.lost_entries import LostEntries, LostRow, TimelineTail
 from latermq.broker.timers.pending import PendingTimers
 from latermq.errors import ConfigError, LaterMQError
-from latermq.handover.ingest_claim import IngestClaim, claim_path, decode_claim
-from latermq.server.broker.pipeline_folder import read_small_file
+from latermq.handover.ingest_claim import CLAIMS, IngestClaim, read_claims
+from latermq.server.broker.pipeline_folder import list_names, read_small_file
 from latermq.server.windows.daemon_threads import DaemonThreads
 from latermq.store.message_store import MessageStore
 
@@ -113,6 +113,4 @@ def _lost_row(row: dict[str, Any]) -> LostRow:
 
 
 def _read_claim(root_uri: str, store_id: str) -> IngestClaim | None:
-    path = claim_path(store_id)
-    data = read_small_file(root_uri, path)
-    return None if data is None else decode_claim(data, f"{root_uri}/{path}")
+    return read_claims(store_id, partial(list_names, root_uri, CLAIMS), partial(read_small_file, root_uri), root_uri)
