@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from latermq import pipeline
 from latermq.client import OutgoingMessage, blocking
 from latermq.handover.ingest_claim import IngestClaim, claim_path
 from latermq.pipeline.driver.brokers import masters
@@ -188,6 +189,9 @@ def test_near_and_far_timers_are_one_table_before_and_after_ingest(timers: Timer
         ("b1", False, None), ("b2", False, None), ("b4", True, 1), ("b5", True, 1),
     ]  # fmt: skip
     assert before[2]["due_ms"] == timers.now_ms + FAR_MS + HOUR_MS
+    rows = pipeline.pending(timers.spark, timers.root, timers.namesrv).where("topic = 'both'")
+    texts = pipeline.with_bodies(rows, timers.namesrv).orderBy("keys").select("keys", "body_text").collect()
+    assert [tuple(row) for row in texts] == [("b1", "1"), ("b2", "2"), ("b4", "4"), ("b5", "5")]
     kinds = timers.sql("SELECT kind, count(*) AS rows FROM timeline WHERE topic = 'both' GROUP BY kind ORDER BY kind")
     assert kinds == [{"kind": "cancel", "rows": 2}, {"kind": "move", "rows": 1}, {"kind": "timer", "rows": 6}]
     assert timers.rows("sql", "SELECT count(*) AS rows FROM timeline", "--version", "0") == [{"rows": 0}]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "cancel", "make_report", "move", "open_session", "pending", "preview", "read_timeline", "register", "resume",
-    "schedule", "session_settings",
+    "schedule", "session_settings", "with_bodies",
 ]  # fmt: skip
 
 # The public functions for Spark users, imported on first use. Their modules load Spark, and a build without Spark must
@@ -26,6 +26,7 @@ _JOBS = {
     "resume": "bulk.bulk",
     "schedule": "bulk.bulk_schedule",
     "session_settings": "spark.own_session",
+    "with_bodies": "query.bodies",
 }
 
 
