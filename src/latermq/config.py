@@ -189,6 +189,11 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # The file with the secret that brokers and their driver share. Empty: `<timeline>.secret` next to the timeline's
     # folder; if the timeline is a URI, `pipeline.secret` in the broker's data directory.
     secret_file: str = ""
+    connect: bool = True  # whether the driver offers Spark Connect on loopback, to commands and notebooks
+    connect_port: int = 15_002  # the same as Spark's; 0: any free port, as when this one is in use
+    # The file with the address and the token of the running driver. Empty: next to the secret, with the ending
+    # `.connect`.
+    connect_file: str = ""
     master: str = "local[1]"
     driver_memory: Size = Size.parse("1GiB")
     roll_on: Literal["spark", "local"] = "spark"
@@ -498,6 +503,8 @@ def _check_pipeline(pipeline: PipelineConfig) -> None:
         )
     if pipeline.roll_timeout < MIN_BUILD_TIMEOUT_MS:
         raise ConfigError("pipeline.roll_timeout must be at least 1s: the build process needs time to start")
+    if not 0 <= pipeline.connect_port <= 65_535:
+        raise ConfigError(f"pipeline.connect_port must be 0–65535, not {pipeline.connect_port}")
     if not pipeline.compact_every:
         raise ConfigError("pipeline.compact_every must be above 0")
     if not 0 < pipeline.ingest_every <= lead_ms - pipeline.roll_deadline:

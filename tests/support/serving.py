@@ -25,6 +25,7 @@ _LOG_TAIL_BYTES = 8_000
 
 T = TypeVar("T")
 NO_METRICS = {f"LATERMQ_METRICS_{part}PORT": "0" for part in ("", "NAMESRV_", "PROXY_")}
+ANY_CONNECT_PORT = {"LATERMQ_PIPELINE_CONNECT_PORT": "0"}  # several drivers may run at a time
 
 
 class Server:
@@ -153,7 +154,7 @@ def serving(
             stdout=out,
             stderr=log,
             # Tests run in parallel, so only tests of metrics set a port for them.
-            env={**os.environ, **NO_METRICS, **(environment or {})},
+            env={**os.environ, **NO_METRICS, **ANY_CONNECT_PORT, **(environment or {})},
         )
         server = Server(process, out, log)
         try:

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except ConfigError as error:
-        print_error(error.message, error.hint)
+        print_error(error.message, error.hint, excerpt=getattr(error, "excerpt", ""))
         return 2
     except TopicNotFound as error:
         print_error(error.message, error.hint or "`latermq topic list` lists the topics")

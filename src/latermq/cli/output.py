@@ -19,9 +19,14 @@ _WIDTH_WITHOUT_TERMINAL = 200  # wide enough to keep each row on one line in a p
 Row = Mapping[str, Any]
 
 
-def print_error(message: str, hint: str = "") -> None:
-    """Print one line that says what went wrong, and one that says what to do."""
+def print_error(message: str, hint: str = "", *, excerpt: str = "") -> None:
+    """Print one line that says what went wrong, and one that says what to do.
+
+    `excerpt` has the lines in between that show the place: a line of the user's text, and a caret below it.
+    """
     print(f"error: {visible(redacted(message))}", file=sys.stderr)
+    for line in excerpt.splitlines():
+        print(f"  {visible(redacted(line))}", file=sys.stderr)
     if hint:
         print(f"hint: {visible(hint)}", file=sys.stderr)
 

@@ -9,14 +9,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
-    "cancel", "make_report", "move", "open_session", "pending", "preview", "read_timeline", "register", "resume",
-    "schedule", "session_settings", "with_bodies",
+    "cancel", "connect", "make_report", "move", "open_session", "pending", "preview", "read_timeline", "register",
+    "resume", "schedule", "session_settings", "with_bodies",
 ]  # fmt: skip
 
 # The public functions for Spark users, imported on first use. Their modules load Spark, and a build without Spark must
 # not wait for that.
 _JOBS = {
     "cancel": "bulk.bulk",
+    "connect": "remote.notebook",
     "make_report": "report.report",
     "move": "bulk.bulk",
     "open_session": "spark.session",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.interop.waiting import wait_until
-from tests.support.serving import children_of, is_alive
+from tests.support.serving import ANY_CONNECT_PORT, children_of, is_alive
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
@@ -86,7 +86,13 @@ def pipeline_process(
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "SPARK_LOCAL_DIRS": scratch, "JDK_JAVA_OPTIONS": java, **(environment or {})},
+            env={
+                **os.environ,
+                "SPARK_LOCAL_DIRS": scratch,
+                "JDK_JAVA_OPTIONS": java,
+                **ANY_CONNECT_PORT,
+                **(environment or {}),
+            },
         )
         driver = PipelineProcess(process, printed)
         try:

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from latermq.errors import ConfigError
-from latermq.pipeline.bulk import job_root
 from latermq.pipeline.bulk.bulk_job import brokers_of_job
 from latermq.pipeline.bulk.job_root import find_job_root
+from latermq.pipeline.driver import reported_timeline
 from latermq.pipeline.timeline.root import open_root
 
 
@@ -36,9 +36,9 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     scene = Scene(tmp_path)
     monkeypatch.delenv("LATERMQ_PIPELINE_TIMELINE", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(scene.home))
-    monkeypatch.setattr(job_root, "BrokerLink", scene.link)
+    monkeypatch.setattr(reported_timeline, "BrokerLink", scene.link)
     monkeypatch.setattr(
-        job_root, "masters", lambda namesrv: {f"b{number}": at for number, at in enumerate(scene.timelines)}
+        reported_timeline, "masters", lambda namesrv: {f"b{number}": at for number, at in enumerate(scene.timelines)}
     )
     return scene
 

@@ -25,7 +25,9 @@ from latermq.cli.pipeline.timeline_options import (
     pipeline_config,
     print_absent,
     spark_session,
+    timeline_of,
 )
+from latermq.pipeline.query.sql_text import check_sql_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +58,7 @@ def cancel(
     Example: latermq pipeline cancel --where "topic = 'orders' AND due < '2027-01-01'" --dry-run
     """
     effective = pipeline_config(config, settings, timeline=timeline, master=master)
-    _run("cancel", effective, where, job, namesrv, dry_run=dry_run, partial=partial, as_json=json)
+    _run("cancel", effective, where, job, namesrv, master=master, dry_run=dry_run, partial=partial, as_json=json)
 
 
 def move(
@@ -88,7 +90,17 @@ def move(
     by_ms = None if by is None else _signed_ms(by)
     to_ms = None if to is None else parse_moment_ms(to)
     _run(
-        "move", effective, where, job, namesrv, dry_run=dry_run, partial=partial, as_json=json, by_ms=by_ms, to_ms=to_ms
+        "move",
+        effective,
+        where,
+        job,
+        namesrv,
+        master=master,
+        dry_run=dry_run,
+        partial=partial,
+        as_json=json,
+        by_ms=by_ms,
+        to_ms=to_ms,
     )
 
 
@@ -103,45 +115,53 @@ def _run(
     job: str | None,
     namesrv: str,
     *,
+    master: str | None,
     dry_run: bool,
     partial: bool,
     as_json: bool,
     by_ms: int | None = None,
     to_ms: int | None = None,
 ) -> None:
+    if where is None and (job is None or dry_run):
+        raise typer.BadParameter("specify --where" + ("" if dry_run else ", or --job to resume a job"))
+    if where is not None and not where.strip():
+        raise typer.BadParameter("the predicate is empty; TRUE selects all timers")
+    if where is not None:
+        check_sql_text(where)
+    folder = timeline_of(config, namesrv)
     if where is None:
-        if job is None or dry_run:
-            raise typer.BadParameter("specify --where" + ("" if dry_run else ", or --job to resume a job"))
-        _print_result(_run_plan(verb, job, config, namesrv), as_json=as_json)
+        assert job is not None
+        _print_result(_run_plan(verb, job, folder, namesrv), as_json=as_json)
         return
-    with spark_session(config) as spark:
+    predicate = where
+    with spark_session(config, folder, master=master, check=lambda driver: driver.check_expression(predicate)) as spark:
         from latermq.pipeline.bulk.bulk import BulkAction, make_plan, new_job, preview
         from latermq.pipeline.bulk.bulk_job import find_root
 
         if dry_run:
-            shown = preview(spark, where, config.timeline, namesrv, allow_partial=partial)
+            shown = preview(spark, where, folder, namesrv, allow_partial=partial)
             _show(shown, verb, as_json=as_json)
             return
         action = BulkAction("cancel", where) if verb == "cancel" else BulkAction("move", where, by_ms, to_ms)
         name = job or new_job(action)
-        make_plan(spark, action, find_root(config.timeline), namesrv, name, allow_partial=partial)
-        _print_result(_run_plan(verb, name, config, namesrv, spark), as_json=as_json)
+        make_plan(spark, action, find_root(folder), namesrv, name, allow_partial=partial)
+        _print_result(_run_plan(verb, name, folder, namesrv, spark), as_json=as_json)
 
 
 def _run_plan(
-    verb: str, job: str, config: "PipelineConfig", namesrv: str, spark: "SparkSession | None" = None
+    verb: str, job: str, folder: str, namesrv: str, spark: "SparkSession | None" = None
 ) -> "BulkResult":
     from latermq.pipeline.bulk.bulk import find_job, resume
     from latermq.pipeline.bulk.bulk_job import find_root
 
-    found = find_job(find_root(config.timeline), job)
+    found = find_job(find_root(folder), job)
     if found is not None and found.order.action != verb:
         raise typer.BadParameter(f"job {job} is a {found.order.action}, not a {verb}")
     print_note(f"job {job}; if it is interrupted, resume it with `latermq pipeline {verb} --job {job}`")
     with progress(verb, found.rows if found is not None else None, prints_rows=False) as advance:
         return resume(
             job,
-            config.timeline,
+            folder,
             namesrv,
             spark=spark,
             on_planned=lambda _rows, done: advance(done),

@@ -14,6 +14,7 @@ from latermq.cli.pipeline.timeline_options import (
     pipeline_config,
     print_absent,
     spark_session,
+    timeline_of,
 )
 from latermq.redaction import redacted
 
@@ -43,12 +44,11 @@ def report(
     from_ms = None if start is None else parse_moment_ms(start)
     until_ms = None if end is None else parse_moment_ms(end)
     effective = pipeline_config(config, settings, timeline=timeline, master=master)
-    with spark_session(effective) as spark:
+    folder = timeline_of(effective, namesrv)
+    with spark_session(effective, folder, master=master) as spark:
         from latermq.pipeline.report.report import make_report
 
-        made = make_report(
-            spark, effective.timeline, namesrv, from_ms=from_ms, until_ms=until_ms, out=out, allow_partial=partial
-        )
+        made = make_report(spark, folder, namesrv, from_ms=from_ms, until_ms=until_ms, out=out, allow_partial=partial)
     fates = ("delivered", "dead letter", "cancelled", "moved", "not kept", "missing")
     counts = {fate.replace(" ", "_"): made.count(fate) for fate in fates}
     print_fields(

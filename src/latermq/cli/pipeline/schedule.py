@@ -1,7 +1,7 @@
 """`latermq pipeline schedule`: schedules each row of a file or table as a timer, exactly once."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,10 +9,20 @@ import typer
 
 from latermq.cli.options import DEFAULT_NAMESRV, ConfigFile, Json, Namesrv, Settings, parse_pairs
 from latermq.cli.output import print_fields, print_note, progress
-from latermq.cli.pipeline.timeline_options import DryRun, Job, Master, Timeline, pipeline_config, spark_session
+from latermq.cli.pipeline.timeline_options import (
+    DryRun,
+    Job,
+    Master,
+    Timeline,
+    pipeline_config,
+    spark_session,
+    timeline_of,
+)
+from latermq.pipeline.query.sql_text import check_sql_text
 
 if TYPE_CHECKING:
     from latermq.pipeline.bulk.spool import Scheduled
+    from latermq.pipeline.remote.running_driver import RunningDriver
 
 
 def schedule(
@@ -46,8 +56,14 @@ def schedule(
     if job is None:
         raise typer.BadParameter("specify --job NAME; repeating a job never schedules a row twice")
     mapping = parse_pairs(columns)
+    _check_names(job, mapping)
     effective = pipeline_config(config, settings, timeline=timeline, master=master)
-    with spark_session(effective) as spark:
+
+    def check(driver: "RunningDriver") -> None:
+        for text in mapping.values():
+            driver.check_expression(text)
+
+    with spark_session(effective, timeline_of(effective, namesrv), master=master, check=check) as spark:
         from latermq.pipeline.bulk.bulk_schedule import schedule as schedule_rows
         from latermq.pipeline.bulk.schedule_files import read_source, timer_rows
 
@@ -78,6 +94,17 @@ def schedule(
         print_note(f"nothing to do: job {job} has already scheduled all of these rows")
         return
     print_note(f"job {job}: {bar.rows} rows in {took_s:.2f} s ({bar.rows / took_s:,.0f} per second)")
+
+
+def _check_names(job: str, columns: Mapping[str, str]) -> None:
+    """Refuse wrong names before anything is started."""
+    from latermq.pipeline.bulk.bulk_job import check_job
+    from latermq.pipeline.bulk.row_frames import check_column_names
+
+    check_job(job)
+    check_column_names(columns)
+    for text in columns.values():
+        check_sql_text(text)
 
 
 def _note_repeated(done: "Scheduled") -> None:

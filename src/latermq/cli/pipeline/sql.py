@@ -16,10 +16,15 @@ from latermq.cli.pipeline.timeline_options import (
     pipeline_config,
     print_absent,
     spark_session,
+    timeline_of,
 )
+from latermq.pipeline.query.bad_query import TABLES
+from latermq.pipeline.query.sql_text import check_query_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from latermq.pipeline.remote.running_driver import RunningDriver
 
 
 def sql(
@@ -50,11 +55,17 @@ def sql(
         raise typer.BadParameter("--version and --as-of are mutually exclusive")
     moment = None if as_of is None else _delta_moment(as_of)
     effective = pipeline_config(config, settings, timeline=timeline, master=master)
-    with spark_session(effective) as spark:
+    check_query_text(query, TABLES)
+    folder = timeline_of(effective, namesrv)
+
+    def check(driver: "RunningDriver") -> None:
+        driver.check_query(query, TABLES)
+
+    with spark_session(effective, folder, master=master, check=check) as spark:
         from latermq.pipeline.query.sql import run_query
 
         found, absent = run_query(
-            spark, query, effective.timeline, namesrv, version=version, timestamp=moment, allow_partial=partial
+            spark, query, folder, namesrv, version=version, timestamp=moment, allow_partial=partial
         )
         print_frame(found, limit, as_json=json)
     print_absent(absent)

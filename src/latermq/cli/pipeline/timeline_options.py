@@ -1,7 +1,7 @@
 """Options and the Spark session shared by the commands that query or change timers in bulk."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from latermq.config import PipelineConfig
+    from latermq.pipeline.remote.running_driver import RunningDriver
 
 Timeline = Annotated[
     str | None,
-    typer.Option("--timeline", metavar="URI", help="Timeline directory: the brokers' pipeline.timeline."),
+    typer.Option("--timeline", metavar="URI", help="Timeline directory; default: the one that the brokers report."),
 ]
 Master = Annotated[
     str | None,
@@ -54,9 +55,62 @@ def pipeline_config(
     return load_config(config, settings=[*(settings or ()), *own]).pipeline
 
 
+def timeline_of(config: "PipelineConfig", namesrv: str) -> str:
+    """The timeline's folder: as set, else the one that the brokers report."""
+    from latermq.pipeline.driver.reported_timeline import reported_timeline
+
+    return config.timeline or reported_timeline(namesrv)
+
+
 @contextmanager
-def spark_session(config: "PipelineConfig") -> "Iterator[SparkSession]":
-    """A Spark session for one command. An existing session is reused and stays open."""
+def spark_session(
+    config: "PipelineConfig",
+    timeline: str,
+    *,
+    master: str | None,
+    check: "Callable[[RunningDriver], object]" = lambda driver: None,
+) -> "Iterator[SparkSession]":
+    """A Spark session for one command: of the running driver, else of a new Spark, which ends with the command.
+
+    `check` is called with the driver before a session is opened, which takes seconds. With `master` a new Spark is
+    started there, whether a driver runs or not. An existing session of this process is reused and stays open.
+    """
+    from latermq.cli.pipeline.job_progress import show_progress
+
+    if _has_session():
+        from latermq.pipeline.spark.session import open_session
+
+        yield open_session(config)
+        return
+    driver = None
+    if master is None:
+        from latermq.pipeline.remote.running_driver import find_driver
+
+        driver, reason = find_driver(config, timeline)
+        if driver is None:
+            print_note(f"{reason}; starting Spark for this command, which takes some seconds")
+    if driver is not None:
+        from latermq.pipeline.remote.running_driver import close_connect_session
+
+        check(driver)
+        spark = driver.open_session()
+        try:
+            with show_progress(spark):
+                yield spark
+        finally:
+            close_connect_session(spark)
+        return
+    with _new_spark(config) as spark, show_progress(spark):
+        yield spark
+
+
+def _has_session() -> bool:
+    loaded = sys.modules.get("pyspark.sql")  # importing it takes half a second
+    return loaded is not None and loaded.SparkSession.getActiveSession() is not None
+
+
+@contextmanager
+def _new_spark(config: "PipelineConfig") -> "Iterator[SparkSession]":
     from latermq.pipeline.spark.requirements import check_requirements
 
     try:
@@ -67,14 +121,11 @@ def spark_session(config: "PipelineConfig") -> "Iterator[SparkSession]":
         elif "not installed" in error.message:
             error.hint = f"Install them: {sys.executable} -m pip install 'latermq[pipeline]'"
         raise
-    from pyspark.sql import SparkSession
-
+    from latermq.pipeline.spark.jvm_output import JvmOutput
     from latermq.pipeline.spark.session import close_session, open_session
 
-    running = SparkSession.getActiveSession()
-    spark = open_session(config)
+    spark = open_session(config, output=JvmOutput())
     try:
         yield spark
     finally:
-        if running is None:
-            close_session(spark)
+        close_session(spark)

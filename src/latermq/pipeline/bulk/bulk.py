@@ -122,7 +122,7 @@ def _run(
     on_done: Callable[[int], None],
     allow_partial: bool,
 ) -> BulkResult:
-    folder, servers = find_root(root), find_namesrv(namesrv)
+    folder, servers = find_root(root, namesrv), find_namesrv(namesrv)
     name = job or new_job(action)
     make_plan(spark, action, folder, servers, name, allow_partial=allow_partial)
     return resume(name, folder, servers, spark=spark, on_planned=on_planned, on_done=on_done)
@@ -143,7 +143,7 @@ def resume(
     on_done: Callable[[int], None] = lambda rows: None,
 ) -> BulkResult:
     """Execute the rest of a job's plan: on the executors of a session, else in this process, without Spark."""
-    folder = find_root(root)
+    folder = find_root(root, namesrv)
     found = find_job(folder, job)
     if found is None:
         raise ConfigError(f"there is no job {job} at {folder.uri}", hint="Start it with --where")
@@ -189,7 +189,7 @@ def make_plan(
 def matching_rows(pending: DataFrame, where: str) -> DataFrame:
     """The timers that match a predicate."""
     check_expression(pending.sparkSession, where)
-    return run_user_sql(lambda: pending.drop("record").where(F.expr(where)))
+    return run_user_sql(lambda: pending.drop("record").where(F.expr(where)), where)
 
 
 def ends_of(found_timers: PendingTimers) -> dict[str, int]:

@@ -12,6 +12,7 @@ import msgspec
 from pyarrow import fs
 
 from latermq.errors import ConfigError, CorruptStore, InvalidParameter, StoreError
+from latermq.pipeline.driver.reported_timeline import reported_timeline
 from latermq.pipeline.timeline.durable import sync_folder
 from latermq.pipeline.timeline.root import Root, file_errors, open_root, write_file
 
@@ -21,17 +22,11 @@ DEFAULT_NAMESRV = "127.0.0.1:9876"
 ROOT_VARIABLE = "LATERMQ_PIPELINE_TIMELINE"
 
 
-def find_root(root: Root | str | None) -> Root:
-    """The pipeline's folder: as given, else from the environment."""
+def find_root(root: Root | str | None, namesrv: str | None = None) -> Root:
+    """The pipeline's folder: as given, else from the environment, else the one that the brokers report."""
     if isinstance(root, Root):
         return root
-    uri = root or os.environ.get(ROOT_VARIABLE, "")
-    if not uri:
-        raise ConfigError(
-            "the timeline's folder is not set",
-            hint=f"Set --timeline or {ROOT_VARIABLE} to the brokers' pipeline.timeline (by default DATA/pipeline)",
-        )
-    return open_root(uri)
+    return open_root(root or os.environ.get(ROOT_VARIABLE, "") or reported_timeline(find_namesrv(namesrv)))
 
 
 def find_namesrv(namesrv: str | None) -> str:

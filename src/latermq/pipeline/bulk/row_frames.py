@@ -1,6 +1,6 @@
 """DataFrame rows as timers to schedule: Arrow columns, checked as a whole, named by job and key, and encoded."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -57,6 +57,13 @@ class Request:
 
 class BadRow(IllegalMessage):
     """A row that no broker would schedule."""
+
+
+def check_column_names(names: Iterable[str]) -> None:
+    """Refuse names that no column of a timer has."""
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown:
+        raise ConfigError(f"unknown column: {', '.join(unknown)}", hint=f"A timer has {', '.join(COLUMNS)}")
 
 
 def check_columns(names: dict[str, pa.DataType], *, has_topic: bool) -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, MapType, StructType
 
 from latermq.errors import ConfigError
-from latermq.pipeline.bulk.row_frames import COLUMNS
+from latermq.pipeline.bulk.row_frames import COLUMNS, check_column_names
 from latermq.pipeline.query.read_only_sql import check_expression
 from latermq.pipeline.query.sql import run_user_sql
 
@@ -51,9 +51,7 @@ def timer_rows(source: DataFrame, columns: Mapping[str, str]) -> DataFrame:
 
     Values that are not valid numbers, times or maps become NULL, and the row is then refused.
     """
-    unknown = [name for name in columns if name not in COLUMNS]
-    if unknown:
-        raise ConfigError(f"unknown column: {', '.join(unknown)}", hint=f"A timer has {', '.join(COLUMNS)}")
+    check_column_names(columns)
     named = {name: F.col(name) for name in COLUMNS if name in source.columns}
     for text in columns.values():
         check_expression(source.sparkSession, text)

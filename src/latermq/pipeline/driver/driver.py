@@ -3,9 +3,11 @@
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -13,10 +15,12 @@ from pyspark.sql import SparkSession
 from latermq.config import Config
 from latermq.errors import ConfigError, LaterMQError, ServiceUnavailable, StoreError
 from latermq.pipeline.driver.brokers import masters
+from latermq.pipeline.driver.driver_service import serve_driver
 from latermq.pipeline.driver.failure_log import FailureLog
 from latermq.pipeline.driver.feed import BrokerFeed, FeedSettings
 from latermq.pipeline.driver.store_ids import StoreIds
 from latermq.pipeline.spark.commit_probe import probe_commits
+from latermq.pipeline.spark.jvm_output import JvmOutput
 from latermq.pipeline.spark.session import close_session, open_session
 from latermq.pipeline.timeline.compact import compact
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
@@ -25,6 +29,8 @@ from latermq.pipeline.timeline.store_probe import probe_files
 from latermq.pipeline.timeline.table_sync import TableSyncs
 from latermq.pipeline.timeline.torn_commits import remove_torn_commits
 from latermq.pipeline_secret import secret_path
+from latermq.redaction import redacted
+from latermq.visible_text import visible
 
 _log = logging.getLogger("latermq.pipeline")
 
@@ -60,6 +66,7 @@ class Driver:
         self._store_ids = StoreIds()
         self.feeds: dict[str, BrokerFeed] = {}
         self.compactions = 0
+        self._since_ms = time.time_ns() // 1_000_000
         self._lookup_log = FailureLog("broker lookup")
         self._compactor = threading.Thread(target=self._compact_periodically, name="latermq-compact", daemon=True)
 
@@ -77,6 +84,14 @@ class Driver:
         finally:
             self._stop.set()
             self._join_feeds()
+
+    def status(self) -> dict[str, Any]:
+        """What the driver knows about itself and its brokers. Any thread may call this."""
+        return {
+            "since_ms": self._since_ms,
+            "compactions": self.compactions,
+            "brokers": [feed.status() for feed in list(self.feeds.values())],
+        }
 
     def _find_brokers(self) -> float:
         """Start feeds for new brokers, and return the seconds until the next look."""
@@ -166,7 +181,7 @@ def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
     root = open_root(config.pipeline.timeline)
     secret_path(config.pipeline.secret_file, root.uri)  # checks the setting only: the feeds wait for a missing file
     _check_timeline(root)
-    spark = open_session(config.pipeline)
+    spark = open_session(config.pipeline, output=JvmOutput(_print_line))
     stop = threading.Event()
     # Not earlier: Spark installs its own handler, and until now there is no work to lose.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -175,12 +190,18 @@ def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
     try:
         probe_commits(spark, root)
         driver = Driver(spark, root, config.server.namesrv, config, stop)
-        ready(f"pipeline {config.pipeline.master}")
-        driver.run()
+        with serve_driver(driver, spark, config, root.uri):
+            ready(f"pipeline {config.pipeline.master}")
+            driver.run()
     finally:
         _log.info("stopping")
         _close(spark)
     return 0
+
+
+def _print_line(line: str) -> None:
+    """Pass on what the JVM prints, such as the reason of its end."""
+    sys.stderr.write(f"{visible(redacted(line))}\n")
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:

@@ -23,14 +23,14 @@ class FailureLog:
     def __init__(self, name: str) -> None:
         """`name` is the subject of the log lines."""
         self._name = name
-        self._last_reason = ""
+        self.last_reason = ""  # empty while the work succeeds
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
     def record_failure(self, error: Exception) -> float:
         """Log the error unless it was the last one logged, and return the pause before the next try."""
         reason = one_line(error)
-        if reason != self._last_reason:
-            self._last_reason = reason
+        if reason != self.last_reason:
+            self.last_reason = reason
             _log.warning("%s stalled: %s", self._name, reason)
             if not isinstance(error, LaterMQError | PySparkException | Py4JError):
                 _log.warning("unexpected error", exc_info=error)
@@ -38,9 +38,9 @@ class FailureLog:
 
     def record_success(self) -> None:
         """Record that the work succeeds again."""
-        if self._last_reason:
+        if self.last_reason:
             _log.info("%s resumed", self._name)
-        self._last_reason = ""
+        self.last_reason = ""
         self._backoff.reset()
 
 

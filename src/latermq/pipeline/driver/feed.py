@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -143,6 +144,19 @@ class BrokerFeed:
         except CorruptStore:
             self._end_stream()  # otherwise the stream would continue by itself
             raise
+
+    def status(self) -> dict[str, Any]:
+        """The broker's last report, and the error that stalls this feed. Any thread may call this."""
+        state, ingest = self.state, self._ingest
+        epoch = ingest.epoch if ingest is not None else None
+        found: dict[str, Any] = {"broker": self.broker, "epoch": epoch, "error": self._failure_log.last_reason}
+        if state is not None:
+            found |= {
+                "store_id": state.store_id,
+                "ingested": state.ingest_offset,
+                "lag_entries": max(0, state.flushed_entry - state.ingest_offset),
+            }
+        return found
 
     def is_confirmed(self) -> bool:
         """Whether the broker confirms this driver. Raises if another driver has replaced it.

@@ -55,7 +55,7 @@ def read_pending(
     spark: SparkSession, root: Root | str | None = None, namesrv: str | None = None, *, allow_partial: bool = False
 ) -> PendingTimers:
     """All timers that are pending now, one row each: everything acknowledged so far and not yet delivered."""
-    folder, servers = find_root(root), find_namesrv(namesrv)
+    folder, servers = find_root(root, namesrv), find_namesrv(namesrv)
     # Fetch the state first: entries ingested after that are read twice rather than not at all.
     brokers = find_brokers(folder, servers, allow_partial=allow_partial)
     states = [broker.state for broker in brokers.present]

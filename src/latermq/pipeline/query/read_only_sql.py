@@ -12,8 +12,9 @@ from py4j.java_gateway import JavaObject
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from latermq.errors import ConfigError
-from latermq.pipeline.spark.spark_failures import first_line
+from latermq.pipeline.query.bad_query import BadQuery
+from latermq.pipeline.query.sql_mistakes import rejected
+from latermq.pipeline.remote.running_driver import driver_of, is_connect_session
 
 _TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 _PLAN = "org.apache.spark.sql.catalyst.plans.logical.LogicalPlan"
@@ -46,14 +47,12 @@ _TABLE_FUNCTIONS = frozenset({
 })  # fmt: skip
 
 
-class BadQuery(ConfigError):
-    """SQL that does not parse, names something that does not exist, or would do more than read."""
-
-
 def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> set[str]:
     """Refuse anything but a query over these tables. Returns the tables that it names."""
+    if is_connect_session(spark):  # its parser is in the driver, which runs this same check
+        return driver_of(spark).check_query(query, tables)
     _check_text(spark, query)
-    plan = _parsed(lambda: _parser(spark).parsePlan(query))
+    plan = _parsed(lambda: _parser(spark).parsePlan(query), query)
     nodes = list(_nodes(spark, plan))
     ctes = [cte for kind, _, node in nodes if kind == "UnresolvedWith" for cte in _each(node.cteRelations().iterator())]
     named = _check(spark, nodes, {*tables, *(str(cte._1()).lower() for cte in ctes)}, own_functions=False)
@@ -62,8 +61,11 @@ def check_query(spark: SparkSession, query: str, tables: Collection[str]) -> set
 
 def check_expression(spark: SparkSession, text: str) -> None:
     """Refuse an expression that does more than read its row. The expression may call the user's own functions."""
+    if is_connect_session(spark):
+        driver_of(spark).check_expression(text)
+        return
     _check_text(spark, text)
-    expression = _parsed(lambda: _parser(spark).parseExpression(text))
+    expression = _parsed(lambda: _parser(spark).parseExpression(text), text)
     _check(spark, _nodes(spark, expression), (), own_functions=True)
 
 
@@ -116,11 +118,11 @@ def _parser(spark: SparkSession) -> Any:
     return spark._jsparkSession.sessionState().sqlParser()
 
 
-def _parsed(parse: Any) -> Any:
+def _parsed(parse: Any, text: str) -> Any:
     try:
         return parse()
     except PySparkException as error:
-        raise BadQuery(f"Spark rejects the SQL: {first_line(error)}") from error
+        raise rejected(error, text) from error
 
 
 def _is_builtin(spark: SparkSession, name: str) -> bool:

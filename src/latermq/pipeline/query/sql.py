@@ -5,12 +5,11 @@ from collections.abc import Callable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from latermq.pipeline.query.bad_query import TABLES, TIMELINE
 from latermq.pipeline.query.pending_timers import VIEW, read_pending, read_timeline
-from latermq.pipeline.query.read_only_sql import BadQuery, check_query
-from latermq.pipeline.spark.spark_failures import first_line
-
-TIMELINE = "timeline"
-TABLES = (VIEW, TIMELINE)
+from latermq.pipeline.query.read_only_sql import check_query
+from latermq.pipeline.query.sql_mistakes import rejected
+from latermq.pipeline.remote.running_driver import is_connect_session
 
 
 def run_query(
@@ -35,12 +34,15 @@ def run_query(
         found_timers = read_pending(spark, root, namesrv, allow_partial=allow_partial)
         found_timers.rows.createOrReplaceTempView(VIEW)
         absent = found_timers.brokers.absent
-    return run_user_sql(lambda: spark.sql(query)), absent
+    return run_user_sql(lambda: spark.sql(query), query), absent
 
 
-def run_user_sql(call: Callable[[], DataFrame]) -> DataFrame:
-    """Run Spark on text that a user wrote. A text that it cannot process becomes a one-line error."""
+def run_user_sql(call: Callable[[], DataFrame], text: str = "") -> DataFrame:
+    """Run Spark on text that a user wrote. A text that it cannot process becomes an error that shows the place."""
     try:
-        return call()
+        found = call()
+        if is_connect_session(found.sparkSession):
+            _ = found.schema  # Spark Connect resolves names only when it must
     except PySparkException as error:
-        raise BadQuery(f"Spark rejects the SQL: {first_line(error)}") from error
+        raise rejected(error, text) from error
+    return found

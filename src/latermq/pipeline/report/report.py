@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from delta.tables import DeltaTable
+from pyarrow.fs import FileType
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -17,7 +17,7 @@ from latermq.pipeline.report import reconciliation
 from latermq.pipeline.report.deliveries import kept_records, read_deliveries
 from latermq.pipeline.report.report_page import render_page
 from latermq.pipeline.spark.spark_failures import spark_errors
-from latermq.pipeline.timeline.root import Root, open_root, write_file
+from latermq.pipeline.timeline.root import Root, file_errors, open_root, write_file
 from latermq.pipeline.timeline.timeline import SCHEMA
 from latermq.pipeline.windows import survivors
 from latermq.pipeline.windows.survivors import ENTRY
@@ -83,7 +83,7 @@ def make_report(
     The tables are Delta tables below `reports/`. The page is there too, or in the folder `out`. An unreachable broker
     is an error. With `allow_partial` the report covers the other brokers and names the missing store.
     """
-    folder, servers = find_root(root), find_namesrv(namesrv)
+    folder, servers = find_root(root, namesrv), find_namesrv(namesrv)
     brokers, absent = find_brokers(folder, servers, allow_partial=allow_partial)
     now_ms = min((broker.state.now_ms for broker in brokers), default=time.time_ns() // 1_000_000)
     until = now_ms - SETTLED_MS if until_ms is None else until_ms
@@ -124,7 +124,7 @@ def _forecast_load(spark: SparkSession, root: Root, brokers: Sequence[KnownBroke
 
 def _reconcile(spark: SparkSession, root: Root, namesrv: str, brokers: Sequence[KnownBroker], report: Report) -> None:
     entries = all_entries(spark, root, brokers, _NARROW)
-    if DeltaTable.isDeltaTable(spark, root.archive):
+    if _has_archive(root):
         archived = spark.read.format("delta").load(root.archive).select(*_NARROW)
         # An interrupted compaction may have archived rows that are still in the timeline.
         entries = entries.unionByName(archived).dropDuplicates(list(ENTRY))
@@ -153,6 +153,12 @@ def _reconcile(spark: SparkSession, root: Root, namesrv: str, brokers: Sequence[
     report.missing = [row.asDict() for row in missing.limit(MAX_LISTED).collect()]
     report.early = reconciliation.early(delivered).count()
     report.doubled = reconciliation.doubled(delivered).count()
+
+
+def _has_archive(root: Root) -> bool:
+    """Whether compaction has archived rows. Delta's Python functions for Spark need a JVM in this process."""
+    with file_errors(root.archive):
+        return bool(root.files.get_file_info(root.at("archive", "_delta_log")).type == FileType.Directory)
 
 
 def _write(rows: DataFrame, report: Report, table: str) -> None:

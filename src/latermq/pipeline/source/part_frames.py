@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from latermq.pipeline.remote.running_driver import PARALLELISM_SETTING, is_connect_session, published
 from latermq.pipeline.source.options import SourceOptions
 from latermq.pipeline.source.ranges import QueuePart
 from latermq.pipeline.source.reader import read_part
@@ -40,5 +41,12 @@ def read_parts(
             for number in batch.column(0).to_pylist():
                 yield from read_part(chosen[number].part, columns, chosen[number].options, due_ms)
 
-    tasks = min(len(chosen), TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    tasks = min(len(chosen), TASKS_PER_CORE * parallelism(spark))
     return spark.range(0, len(chosen), 1, tasks).mapInArrow(pull, schema)
+
+
+def parallelism(spark: SparkSession) -> int:
+    """The number of cores that Spark has for tasks."""
+    if is_connect_session(spark):
+        return int(published(spark, PARALLELISM_SETTING) or 1)
+    return spark.sparkContext.defaultParallelism

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from latermq.config import PipelineConfig
 from latermq.pipeline.spark.jars import delta_jars
+from latermq.pipeline.spark.jvm_output import JvmOutput
 from latermq.pipeline.spark.requirements import check_java
 from latermq.pipeline.spark.s3_jars import LOG_STORE_CLASS, s3_jars
 from latermq.pipeline.timeline.root import is_on_s3
@@ -97,10 +98,11 @@ def session_settings(config: PipelineConfig) -> dict[str, str]:
     return settings
 
 
-def open_session(config: PipelineConfig | None = None) -> SparkSession:
+def open_session(config: PipelineConfig | None = None, *, output: JvmOutput | None = None) -> SparkSession:
     """Start Spark or join this process's running session, and register the data source `latermq`.
 
-    Without a configuration Spark runs inside this process, with the defaults of `pipeline.*`.
+    Without a configuration Spark runs inside this process, with the defaults of `pipeline.*`. With `output`, what a new
+    JVM prints goes there instead of to the terminal.
     """
     from latermq.pipeline.source import register
 
@@ -108,8 +110,12 @@ def open_session(config: PipelineConfig | None = None) -> SparkSession:
     check_java()
     # The workers must use the Python that has this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = session_settings(config)
+    if output is not None and SparkContext._gateway is None:
+        launched = {"spark.master": config.master, "spark.app.name": APPLICATION, **settings}
+        SparkContext._ensure_initialized(gateway=output.launch_jvm(launched))
     builder = SparkSession.builder.master(config.master).appName(APPLICATION)
-    for name, value in session_settings(config).items():
+    for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)
