@@ -22,6 +22,7 @@ MIN_OPEN_QUEUES = 16  # a message's queue and the queue where it waits, with two
 DEFAULT_METRICS_PORT = 5557  # the same as RocketMQ's
 DEFAULT_NAMESRV_METRICS_PORT = 5558
 DEFAULT_PROXY_METRICS_PORT = 5559
+DEFAULT_PIPELINE_METRICS_PORT = 5560
 
 MessageTypeName = Literal["MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"]
 
@@ -296,11 +297,12 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MetricsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Ports where monitoring systems read the metrics of the broker, the name server and the proxy."""
+    """Ports where monitoring systems read the metrics of each process."""
 
     port: int = DEFAULT_METRICS_PORT  # of the broker, on server.host; 0: off
     namesrv_port: int = DEFAULT_NAMESRV_METRICS_PORT  # of the name server, on server.host; 0: off
     proxy_port: int = DEFAULT_PROXY_METRICS_PORT  # of the proxy, on its host; 0: off
+    pipeline_port: int = DEFAULT_PIPELINE_METRICS_PORT  # of the Spark driver, on server.host; 0: off
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,22 +8,27 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from latermq.client import OutgoingMessage, blocking
+from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.remote.driver_address import read_address
+from tests.interop.ports import free_port
 from tests.interop.waiting import wait_until
+from tests.support.metrics_scrape import scrape
 from tests.support.needs import need_tool
 from tests.support.pipeline.pipeline_process import PipelineProcess, pipeline_process
 from tests.support.serving import Server, children_of, command_line, serving
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 FAST = ("pipeline.ingest_every=1s", "store.flush_every=20ms", "pipeline.enabled=true")
-SLOW_S = 180.0
+SLOW_S = 600.0
 NO_DRIVER = "starting Spark for this command"
 HOUR_MS = 3_600_000
+TIMERS = 20
 
 
 @dataclass
@@ -33,6 +38,7 @@ class Scene:
     server: Server
     driver: PipelineProcess
     folder: Path
+    metrics_port: int
 
     @property
     def address_file(self) -> Path:
@@ -61,13 +67,18 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with serving(folder.parent, *options) as server:
         with blocking.Producer(server.namesrv) as producer:
             now_ms = time.time_ns() // 1_000_000
-            for number in range(20):
+            for number in range(TIMERS):
                 producer.send(
                     OutgoingMessage("later", b"x", keys=f"k{number}", deliver_at_ms=now_ms + HOUR_MS * (number + 1))
                 )
-        with pipeline_process(server.namesrv, folder, *_options()) as driver:
+        port = free_port()
+        with pipeline_process(
+            server.namesrv, folder, *_options(), environment={"LATERMQ_METRICS_PIPELINE_PORT": str(port)}
+        ) as driver:
             driver.wait_for("latermq ready", SLOW_S)
-            yield Scene(server, driver, folder)
+            with BrokerLink(server.broker) as link:
+                wait_until(lambda: link.state().ingest_offset >= TIMERS, SLOW_S, "the ingest of the timers")
+            yield Scene(server, driver, folder, port)
 
 
 def test_commands_use_the_driver_and_print_nothing_else(scene: Scene) -> None:
@@ -105,6 +116,30 @@ def test_rows_of_a_file_are_scheduled_through_the_driver(scene: Scene, tmp_path:
     assert json.loads(first.stdout)["scheduled"] == 30, first.stderr
     assert json.loads(second.stdout)["scheduled"] == 0, second.stderr
     assert NO_DRIVER not in first.stderr + second.stderr
+
+
+def test_the_status_shows_driver_brokers_and_timeline(scene: Scene) -> None:
+    def status() -> dict[str, Any]:
+        shown = scene.run("pipeline", "status", "--json")
+        assert shown.returncode == 0, shown.stderr
+        found: dict[str, Any] = json.loads(shown.stdout)
+        return found
+
+    found = wait_until(lambda: (one := status())["brokers"][0]["lag_entries"] == 0 and one, SLOW_S, "the ingest")
+    [broker] = found["brokers"]
+    assert (broker["epoch"], broker["error"], broker["keeps_far_timers"]) == (1, "", False)
+    [feed] = found["driver"]["brokers"]
+    assert (feed["broker"], feed["epoch"], feed["error"]) == (broker["broker"], 1, "")
+    assert found["driver"]["connect_port"] > 0
+    assert found["tables"][0]["files"] > 0
+    assert found["stores"] == {broker["store_id"]: broker["broker"]}
+    assert found["is_good"]
+    text = scene.run("pipeline", "status", "--check")
+    assert (text.returncode, text.stderr) == (0, "")
+    assert f"Spark Connect at localhost:{found['driver']['connect_port']}" in text.stdout
+    metrics = scrape(scene.metrics_port)
+    assert metrics.value("latermq_driver_brokers") == 1
+    assert metrics.values("latermq_driver_stalled", "broker") == {broker["broker"]: 0}
 
 
 def test_a_report_is_made_by_the_driver(scene: Scene, tmp_path: Path) -> None:
@@ -205,6 +240,9 @@ def test_a_dead_driver_is_replaced_by_a_spark_of_the_command_and_a_new_one_is_fo
     assert len(counted.stderr.splitlines()) == 1, counted.stderr
     assert NO_DRIVER in counted.stderr
     assert "the driver does not answer" in counted.stderr
+    status = scene.run("pipeline", "status", "--json")
+    assert "the driver does not answer" in json.loads(status.stdout)["driver_absent"]
+    assert scene.run("pipeline", "status", "--check").returncode == 1
 
     with pipeline_process(scene.server.namesrv, scene.folder, *_options()) as driver:
         driver.wait_for("latermq ready", SLOW_S)

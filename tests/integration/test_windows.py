@@ -129,3 +129,27 @@ async def _until(happened: Callable[[], bool]) -> None:
     while not happened():
         assert asyncio.get_running_loop().time() < deadline_s
         await asyncio.sleep(0.05)
+
+
+def test_a_moved_timeline_is_used_at_its_new_place(tmp_path: Path) -> None:
+    """The steps of operations.md: stop, move the folder, set the new place, start."""
+    old, new = tmp_path / "old" / "pipeline", tmp_path / "new" / "pipeline"
+    old.parent.mkdir()
+    new.parent.mkdir()
+    names = [f"t{number}" for number in range(10)]
+
+    async def begun() -> None:
+        async with running_broker(tmp_path / "data", *PIPELINE, f"pipeline.timeline={old}") as process:
+            begin(process)
+            schedule(process, names, FAR_MS)
+            await _until_chosen(process)
+
+    async def played() -> None:
+        async with running_broker(tmp_path / "data", *PIPELINE, f"pipeline.timeline={new}") as process:
+            assert await arrival(process, 10) == Counter(names)
+
+    asyncio.run(begun())
+    old.rename(new)
+    old.with_name("pipeline.secret").rename(new.with_name("pipeline.secret"))
+    asyncio.run(played())
+    assert not old.exists()

@@ -24,7 +24,7 @@ STOP_TIMEOUT_S = 30.0
 _LOG_TAIL_BYTES = 8_000
 
 T = TypeVar("T")
-NO_METRICS = {f"LATERMQ_METRICS_{part}PORT": "0" for part in ("", "NAMESRV_", "PROXY_")}
+NO_METRICS = {f"LATERMQ_METRICS_{part}PORT": "0" for part in ("", "NAMESRV_", "PROXY_", "PIPELINE_")}
 ANY_CONNECT_PORT = {"LATERMQ_PIPELINE_CONNECT_PORT": "0"}  # several drivers may run at a time
 
 

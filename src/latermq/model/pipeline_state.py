@@ -53,3 +53,8 @@ class PipelineState(Struct):
     # and Spark's timers that are due in these ranges [from, until).
     far_done: list[tuple[int, int]] = field(default_factory=list)
     owned_from: int | None = None  # at most `min_entry`; None from brokers of earlier releases
+    # For operators; absent from brokers of earlier releases.
+    lag_ms: int = 0  # age of the oldest flushed entry that is not in the timeline
+    keeps_far_timers: bool = False  # whether new far timers stay in the broker, because ingest lags
+    deadline_ms: int | None = None  # when the broker starts to build the next window that has no attempt
+    built_by: dict[str, int] = field(default_factory=dict)  # loaded windows since the broker's start, by builder

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.interop.waiting import wait_until
-from tests.support.serving import ANY_CONNECT_PORT, children_of, is_alive
+from tests.support.serving import ANY_CONNECT_PORT, NO_METRICS, children_of, is_alive
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
@@ -90,6 +90,7 @@ def pipeline_process(
                 **os.environ,
                 "SPARK_LOCAL_DIRS": scratch,
                 "JDK_JAVA_OPTIONS": java,
+                **NO_METRICS,
                 **ANY_CONNECT_PORT,
                 **(environment or {}),
             },

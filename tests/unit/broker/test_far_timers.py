@@ -55,6 +55,9 @@ class Scene:
     def schedule(self, body: bytes, delay_ms: int) -> None:
         send(self.broker, body, UNIQ_KEY=body.decode(), TIMER_DELAY_MS=str(delay_ms))
 
+    def keeps_far_timers(self) -> bool:
+        return self.broker.far.keeps_far_timers
+
     def is_near(self) -> int:
         """Return the number of timers that the broker owns."""
         self.broker.timers.intake.read_all()
@@ -106,6 +109,7 @@ def test_when_spark_lags_new_timers_stay_near(scene: Scene) -> None:
     last = scene.broker.far.frontier.last
     assert last is not None
     assert last.frontier_ms > scene.clock.now_ms() + 86_400_000
+    assert scene.keeps_far_timers()
     scene.schedule(b"later", 100_000)
     assert scene.is_near() == 1
     scene.twin.chance = Random(1)
@@ -113,6 +117,7 @@ def test_when_spark_lags_new_timers_stay_near(scene: Scene) -> None:
     last = scene.broker.far.frontier.last
     assert last is not None
     assert last.frontier_ms == last.handback_ms
+    assert not scene.keeps_far_timers()
     scene.pass_time(201_000)
     assert sorted(bodies(scene.broker)) == [b"later", b"not ingested"]
 

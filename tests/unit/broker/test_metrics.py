@@ -16,6 +16,7 @@ from latermq.config import TimerConfig
 from latermq.errors import FlowControl, StoreError
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.properties import REAL_TOPIC, encode_properties
+from latermq.pipeline.driver import driver_metrics
 from latermq.server.broker.composition import broker_metrics
 from latermq.server.namesrv.name_server_metrics import OWN_FAMILIES
 from latermq.server.proxy import proxy_metrics
@@ -134,7 +135,9 @@ def test_every_family_is_told_with_its_kind_and_its_labels(watched: Watched) -> 
 
 def test_the_page_lists_every_metric_with_its_kind_and_label() -> None:
     families = (*FAMILIES, *OWN_FAMILIES, *proxy_metrics.OWN_FAMILIES)
-    assert _ROW.findall(PAGE.read_text()) == [(family.name, family.kind.value, family.label) for family in families]
+    rows = [(family.name, family.kind.value, family.label) for family in families]
+    rows += [(family.name, family.kind, family.label) for family in driver_metrics.FAMILIES]
+    assert _ROW.findall(PAGE.read_text()) == rows
 
 
 def test_a_broker_that_has_done_nothing_tells_zeros(watched: Watched) -> None:

@@ -59,6 +59,7 @@ class FarTimers:
         self._attempts = _load_attempts(disk)  # chosen attempts, by window
         self.reported: dict[int, str] = {}  # reported by a driver and not checked yet, by window
         self.built_by: Counter[str] = Counter()  # number of chosen attempts, by builder
+        self.keeps_far_timers = False  # whether the last cut keeps timers here that would be Spark's, because it lags
         self._marks = store.waiting.saved_marks
         self._retention_ms = retention_ms
         self._expires_until = expires_until
@@ -81,6 +82,8 @@ class FarTimers:
             if cut is None:
                 return
             self.append([], cut)
+            if cut.frontier_ms != FOREVER_MS:
+                self.keeps_far_timers = self._is_behind(now_ms)
 
     @property
     def is_enabled(self) -> bool:
@@ -131,7 +134,19 @@ class FarTimers:
         if not self.is_enabled:
             return FOREVER_MS
         # While Spark lags, the wheel accepts every timer that it can store without a renewal.
-        return max(next_ms, now_ms + LONGEST_WINDOW_MS) if self.lag_ms(now_ms) > self._config.window else next_ms
+        return max(next_ms, now_ms + LONGEST_WINDOW_MS) if self._is_behind(now_ms) else next_ms
+
+    def _is_behind(self, now_ms: int) -> bool:
+        return self.lag_ms(now_ms) > self._config.window
+
+    def deadline_ms(self) -> int | None:
+        """Return when the broker starts to build the next window that has no attempt; None if all have one."""
+        waiting = [
+            window.from_ms
+            for window in self.windows.unfinished()
+            if not window.attempt and not window.is_skipped and window.number not in self.reported
+        ]
+        return min(waiting) - self._config.roll_deadline if waiting else None
 
     def lag_ms(self, now_ms: int) -> int:
         """Return the age of the oldest flushed record that Spark has not ingested."""

@@ -148,9 +148,7 @@ def _run(
         _print_result(_run_plan(verb, name, folder, namesrv, spark), as_json=as_json)
 
 
-def _run_plan(
-    verb: str, job: str, folder: str, namesrv: str, spark: "SparkSession | None" = None
-) -> "BulkResult":
+def _run_plan(verb: str, job: str, folder: str, namesrv: str, spark: "SparkSession | None" = None) -> "BulkResult":
     from latermq.pipeline.bulk.bulk import find_job, resume
     from latermq.pipeline.bulk.bulk_job import find_root
 

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from latermq.cli.options import ConfigFile, ParentPid, Settings, given_settings
-from latermq.cli.pipeline import bulk, report, schedule, sql, windows
+from latermq.cli.pipeline import bulk, report, schedule, sql, status, windows
 from latermq.cli.pipeline.timeline_options import Master
 from latermq.cli.servers.part import run_part
 
@@ -70,9 +70,18 @@ def run(
 
         check_requirements()
 
+        from latermq.config import DEFAULT_PIPELINE_METRICS_PORT
         from latermq.pipeline.driver.driver import run_pipeline
+        from latermq.server.metrics_thread import serving_metrics
 
-        return run_pipeline(effective, ready)
+        host, port = effective.server.host, effective.metrics.pipeline_port
+        return run_pipeline(
+            effective,
+            ready,
+            lambda metrics: serving_metrics(
+                metrics, "metrics.pipeline_port", host, port, DEFAULT_PIPELINE_METRICS_PORT
+            ),
+        )
 
     raise typer.Exit(run_part("pipeline", effective, parent_pid, driver))
 
@@ -83,3 +92,4 @@ app.command("cancel")(bulk.cancel)
 app.command("move")(bulk.move)
 app.command("report")(report.report)
 app.command("windows")(windows.windows)
+app.command("status")(status.status)

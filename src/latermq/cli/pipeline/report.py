@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from latermq.cli.options import DEFAULT_NAMESRV, ConfigFile, Json, Namesrv, Settings, parse_moment_ms
@@ -51,6 +52,8 @@ def report(
         made = make_report(spark, folder, namesrv, from_ms=from_ms, until_ms=until_ms, out=out, allow_partial=partial)
     fates = ("delivered", "dead letter", "cancelled", "moved", "not kept", "missing")
     counts = {fate.replace(" ", "_"): made.count(fate) for fate in fates}
+    # In text, `latermq pipeline status` and the page show it better.
+    health = {"brokers": [msgspec.to_builtins(one) for one in made.brokers]} if json else {}
     print_fields(
         {
             "waiting": made.waiting,
@@ -61,6 +64,7 @@ def report(
             "page": made.page,
             "tables": redacted(made.folder),
             **absent_field(made.absent),
+            **health,
         },
         as_json=json,
     )

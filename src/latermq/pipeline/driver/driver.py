@@ -1,5 +1,6 @@
 """The driver process: finds brokers, runs a feed for each, compacts periodically, and stops on a signal."""
 
+import dataclasses
 import logging
 import os
 import signal
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from latermq.config import Config
 from latermq.errors import ConfigError, LaterMQError, ServiceUnavailable, StoreError
 from latermq.pipeline.driver.brokers import masters
-from latermq.pipeline.driver.driver_service import serve_driver
+from latermq.pipeline.driver.driver_service import ServeMetrics, serve_driver, without_metrics
 from latermq.pipeline.driver.failure_log import FailureLog
 from latermq.pipeline.driver.feed import BrokerFeed, FeedSettings
 from latermq.pipeline.driver.store_ids import StoreIds
@@ -66,6 +67,7 @@ class Driver:
         self._store_ids = StoreIds()
         self.feeds: dict[str, BrokerFeed] = {}
         self.compactions = 0
+        self.last_compaction: dict[str, Any] | None = None
         self._since_ms = time.time_ns() // 1_000_000
         self._lookup_log = FailureLog("broker lookup")
         self._compactor = threading.Thread(target=self._compact_periodically, name="latermq-compact", daemon=True)
@@ -90,6 +92,7 @@ class Driver:
         return {
             "since_ms": self._since_ms,
             "compactions": self.compactions,
+            "last_compaction": self.last_compaction,
             "brokers": [feed.status() for feed in list(self.feeds.values())],
         }
 
@@ -135,7 +138,7 @@ class Driver:
             states = [feed.state for feed in list(self.feeds.values()) if feed.state is not None]
             try:
                 keep_ms = int(self._config.pipeline.keep)
-                compact(
+                done = compact(
                     self._spark,
                     self._root,
                     states,
@@ -150,6 +153,7 @@ class Driver:
             else:
                 failure_log.record_success()
                 self.compactions += 1
+                self.last_compaction = {"ended_ms": time.time_ns() // 1_000_000, **dataclasses.asdict(done)}
                 pause_s = every_s
 
     def _check_ownership(self) -> None:
@@ -168,7 +172,7 @@ class Driver:
                 _log.warning("the feed of %s did not stop in time", feed.broker)
 
 
-def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
+def run_pipeline(config: Config, ready: Callable[[str], None], serve_metrics: ServeMetrics = without_metrics) -> int:
     """Run the driver until SIGTERM or SIGINT, and return the exit code."""
     if not config.server.namesrv:
         raise ConfigError("no name server is set", hint="Set --namesrv HOST:PORT to the brokers' name server")
@@ -181,6 +185,8 @@ def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
     root = open_root(config.pipeline.timeline)
     secret_path(config.pipeline.secret_file, root.uri)  # checks the setting only: the feeds wait for a missing file
     _check_timeline(root)
+    # The default of the option `namesrv` in sessions of Spark Connect, whose sources run in Python workers of the JVM.
+    os.environ.setdefault("NAMESRV_ADDR", config.server.namesrv)
     spark = open_session(config.pipeline, output=JvmOutput(_print_line))
     stop = threading.Event()
     # Not earlier: Spark installs its own handler, and until now there is no work to lose.
@@ -190,7 +196,7 @@ def run_pipeline(config: Config, ready: Callable[[str], None]) -> int:
     try:
         probe_commits(spark, root)
         driver = Driver(spark, root, config.server.namesrv, config, stop)
-        with serve_driver(driver, spark, config, root.uri):
+        with serve_driver(driver, spark, config, root.uri, serve_metrics):
             ready(f"pipeline {config.pipeline.master}")
             driver.run()
     finally:

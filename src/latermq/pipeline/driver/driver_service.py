@@ -3,7 +3,8 @@
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from latermq.config import Config
 from latermq.errors import InvalidParameter, StoreError
+from latermq.pipeline.driver.driver_metrics import DriverMetrics
 from latermq.pipeline.query.read_only_sql import check_expression, check_query
 from latermq.pipeline.remote.control_server import ControlServer
 from latermq.pipeline.remote.driver_address import (
@@ -38,6 +40,14 @@ class ReportsStatus(Protocol):
     def status(self) -> dict[str, Any]: ...
 
 
+# Serves the metrics while its block runs.
+ServeMetrics = Callable[[DriverMetrics], AbstractContextManager[None]]
+
+
+def without_metrics(metrics: DriverMetrics) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 class _SqlCheck(msgspec.Struct, forbid_unknown_fields=True):
     query: str | None = None
     tables: list[str] = []
@@ -45,22 +55,31 @@ class _SqlCheck(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @contextmanager
-def serve_driver(driver: ReportsStatus, spark: SparkSession, config: Config, timeline: str) -> Iterator[None]:
-    """Offer a driver to commands and notebooks for the duration of the block. A failure leaves the driver running."""
-    path = address_path(config.pipeline, timeline)
-    if path is None:
-        _log.warning("commands cannot find this driver: pipeline.connect_file is not set")
-        yield
-        return
+def serve_driver(
+    driver: ReportsStatus, spark: SparkSession, config: Config, timeline: str, serve_metrics: ServeMetrics
+) -> Iterator[None]:
+    """Offer a driver to commands, notebooks and monitoring for the duration of the block.
+
+    A failure leaves the driver running, except that of a metrics port that was configured.
+    """
     token = new_token()
     connect_port = 0
 
     def status() -> dict[str, Any]:
-        return {"pid": os.getpid(), "master": config.pipeline.master, "connect_port": connect_port, **driver.status()}
+        return {
+            "pid": os.getpid(),
+            "master": config.pipeline.master,
+            "connect_port": connect_port,
+            **control.statistics(),
+            **driver.status(),
+        }
 
     control = ControlServer(token, {("GET", "/status"): lambda _: status(), ("POST", "/check-sql"): sql_checker(spark)})
     control.start()
-    if config.pipeline.connect:
+    path = address_path(config.pipeline, timeline)
+    if path is None:
+        _log.warning("commands cannot find this driver: pipeline.connect_file is not set")
+    elif config.pipeline.connect:
         published = {
             CONTROL_SETTING: str(control.port),
             TIMELINE_SETTING: redacted(timeline),
@@ -72,14 +91,21 @@ def serve_driver(driver: ReportsStatus, spark: SparkSession, config: Config, tim
             _log.info("Spark Connect listens on sc://localhost:%d; its token is in %s", connect_port, path)
     address = DriverAddress(token, control.port, connect_port, os.getpid())
     try:
+        if path is not None:
+            _publish(path, address)
+        with serve_metrics(DriverMetrics(status)):
+            yield
+    finally:
+        if path is not None:
+            remove_address(path, address)
+        control.close()
+
+
+def _publish(path: Path, address: DriverAddress) -> None:
+    try:
         write_address(path, address)
     except StoreError as error:
         _log.warning("commands cannot find this driver: %s", error.remark)
-    try:
-        yield
-    finally:
-        remove_address(path, address)
-        control.close()
 
 
 def sql_checker(spark: SparkSession) -> Callable[[bytes], object]:

@@ -81,6 +81,7 @@ class BrokerFeed:
         self._failure_log = FailureLog(f"feed of {broker}")
         self.failure: LaterMQError | None = None  # neither this feed nor a new one can recover from it
         self.state: PipelineState | None = None  # the broker's latest report
+        self.windows_built = 0
         # A daemon thread: a call to Spark that never returns must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name=f"latermq-feed-{broker}", daemon=True)
 
@@ -150,11 +151,14 @@ class BrokerFeed:
         state, ingest = self.state, self._ingest
         epoch = ingest.epoch if ingest is not None else None
         found: dict[str, Any] = {"broker": self.broker, "epoch": epoch, "error": self._failure_log.last_reason}
+        found["windows_built"] = self.windows_built
         if state is not None:
             found |= {
                 "store_id": state.store_id,
                 "ingested": state.ingest_offset,
                 "lag_entries": max(0, state.flushed_entry - state.ingest_offset),
+                "lag_ms": state.lag_ms,
+                "windows_waiting": sum(not window.attempt for window in state.windows),
             }
         return found
 
@@ -193,6 +197,7 @@ class BrokerFeed:
         assert self._link is not None
         assert self._ingest is not None
         assert self._ingest.epoch is not None
+        self.windows_built += 1
         try:
             self._link.window_ready(number, attempt, self._ingest.epoch)
         except LaterMQError as error:

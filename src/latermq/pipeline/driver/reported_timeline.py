@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 
 from latermq.client.session.connection import split_address
+from latermq.client.session.failures import NoNameServer
 from latermq.errors import ConfigError
 from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.link import BrokerLink
@@ -16,7 +17,11 @@ def reported_timeline(namesrv: str) -> str:
     Brokers report a URI without its credentials, which never leave them.
     """
     uris = set()
-    for name, address in masters(namesrv).items():
+    try:
+        brokers = masters(namesrv)
+    except NoNameServer as error:
+        raise _unknown(error.message) from None
+    for name, address in brokers.items():
         with BrokerLink(address) as link:
             uri = link.state().timeline
         if MASK in uri:

@@ -1,7 +1,7 @@
 """The file with which commands and notebooks find the running driver: its ports, and the token that they require.
 
-A process that has the token can run code in the driver. So the file is readable by its owner only, the token changes with each
-start, and it is in no command line, environment variable or log line.
+A process that has the token can run code in the driver. So the file is readable by its owner only, the token changes
+with each start, and it is in no command line, environment variable or log line.
 """
 
 import os

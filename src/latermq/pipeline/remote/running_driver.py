@@ -4,7 +4,6 @@ import http.client
 import logging
 import os
 from collections.abc import Collection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -12,7 +11,7 @@ import msgspec
 from latermq.config import PipelineConfig
 from latermq.errors import LaterMQError, ServiceUnavailable
 from latermq.pipeline.query.bad_query import BadQuery
-from latermq.pipeline.remote.driver_address import HOST, DriverAddress, address_path, read_address
+from latermq.pipeline.remote.driver_address import HOST, address_path, read_address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,28 +81,32 @@ class DriverLookup(NamedTuple):
     reason: str = ""
 
 
-def find_driver(config: PipelineConfig, timeline: str) -> DriverLookup:
-    """The driver of a timeline, if it runs on this machine, answers and offers Spark Connect."""
+def look_up_driver(config: PipelineConfig, timeline: str) -> DriverLookup:
+    """The driver that started last for a timeline on this machine, whether it still answers or not."""
     path = address_path(config, timeline)
     if path is None:
         return DriverLookup(None, "pipeline.connect_file is not set")
     try:
-        driver = _driver_at(path)
-        if driver is None:
-            return DriverLookup(None, "no driver is running")
+        address = read_address(path)
+    except LaterMQError as error:
+        return DriverLookup(None, error.message)
+    if address is None:
+        return DriverLookup(None, "no driver is running")
+    return DriverLookup(RunningDriver(address.token, address.control_port, address.connect_port))
+
+
+def find_driver(config: PipelineConfig, timeline: str) -> DriverLookup:
+    """The driver of a timeline, if it runs on this machine, answers and offers Spark Connect."""
+    driver, reason = look_up_driver(config, timeline)
+    if driver is None:
+        return DriverLookup(None, reason)
+    try:
         driver.status()
     except LaterMQError as error:
         return DriverLookup(None, error.message)
     if not driver.connect_port:
         return DriverLookup(None, "the driver does not offer Spark Connect")
     return DriverLookup(driver)
-
-
-def _driver_at(path: Path) -> RunningDriver | None:
-    address: DriverAddress | None = read_address(path)
-    if address is None:
-        return None
-    return RunningDriver(address.token, address.control_port, address.connect_port)
 
 
 def is_connect_session(spark: "SparkSession") -> bool:

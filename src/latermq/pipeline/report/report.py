@@ -15,6 +15,7 @@ from latermq.pipeline.driver.known_stores import KnownBroker, find_brokers
 from latermq.pipeline.query.pending_timers import all_entries
 from latermq.pipeline.report import reconciliation
 from latermq.pipeline.report.deliveries import kept_records, read_deliveries
+from latermq.pipeline.report.health import BrokerHealth, broker_health
 from latermq.pipeline.report.report_page import render_page
 from latermq.pipeline.spark.spark_failures import spark_errors
 from latermq.pipeline.timeline.root import Root, file_errors, open_root, write_file
@@ -53,6 +54,7 @@ class Report:
     spans_from_s: int = 0
     spans: list[dict[str, Any]] = field(default_factory=list)
     absent: tuple[str, ...] = ()  # stores that the report does not cover
+    brokers: list[BrokerHealth] = field(default_factory=list)  # the pipeline's health at each broker
 
     def count(self, fate: str) -> int:
         """The number of timers of all topics with this fate."""
@@ -92,6 +94,7 @@ def make_report(
         raise InvalidParameter("the period must be in the past and must not be empty", hint="Check --from and --until")
     name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ms / 1000))
     report = Report(name, since, until, now_ms, f"{folder.uri}/reports/{name}", absent=absent)
+    report.brokers = [broker_health(one.name, one.address, one.state) for one in brokers]
     with spark_errors("building the report"):
         _forecast_load(spark, folder, brokers, report)
         _reconcile(spark, folder, servers, brokers, report)

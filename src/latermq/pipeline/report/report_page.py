@@ -59,6 +59,8 @@ def render_page(report: "Report") -> str:
         "<h2>Reconciliation</h2>",
         _reconciliation(report),
     ]
+    if report.brokers:
+        body += ["<h2>Pipeline</h2>", _pipeline(report)]
     if report.missing:
         columns = ("due_ms", "topic", "unique_key", "keys", "store_id", "entry_offset")
         body += ["<h2>Missing</h2>", _table(report.missing, {name: name.replace("_", " ") for name in columns})]
@@ -128,6 +130,35 @@ def _reconciliation(report: "Report") -> str:
         {"topic": topic, **{fate: report.fates[topic].get(fate, 0) for fate in shown}} for topic in sorted(report.fates)
     ]
     return _table(rows, {"topic": "topic", **{fate: fate for fate in shown}})
+
+
+def _pipeline(report: "Report") -> str:
+    columns = {
+        "broker": "broker",
+        "lag_entries": "lag, entries",
+        "lag_s": "lag, s",
+        "windows_ready": "windows ready",
+        "windows_waiting": "windows waiting",
+        "built_by": "windows built by",
+        "keeps": "new far timers go to",
+    }
+    rows = [
+        {
+            "broker": one.broker,
+            "lag_entries": one.lag_entries,
+            "lag_s": one.lag_ms / 1000,
+            "windows_ready": one.windows_ready,
+            "windows_waiting": one.windows_waiting,
+            "built_by": ", ".join(f"{by}: {count}" for by, count in sorted(one.built_by.items())) or None,
+            "keeps": "the broker, because Spark lags"
+            if one.keeps_far_timers
+            else "Spark"
+            if one.epoch
+            else "the broker",
+        }
+        for one in report.brokers
+    ]
+    return _table(rows, columns)
 
 
 def _table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:

@@ -65,6 +65,10 @@ class PipelineStateJson(Struct, rename="camel"):
     near_done_wake_ms: Int64 = 0
     far_done: list[tuple[Int64, Int64]] = field(default_factory=list)
     owned_from: Int64 | None = None
+    lag_ms: Int64 = 0
+    keeps_far_timers: bool = False
+    deadline_ms: Int64 | None = None
+    built_by: dict[str, Int64] = field(default_factory=dict)
 
 
 def encode_state(state: PipelineState) -> bytes:

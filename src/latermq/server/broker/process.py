@@ -322,8 +322,18 @@ class BrokerProcess:
         self.service.group_changes.notify(broker.members.expire(oldest_s) | broker.reported_clients.expire())
 
     def _run_cut(self) -> None:
-        if not self.broker.timers.guard.is_holding:  # after a clock jump, wait until the guard accepts the time
-            self.broker.far.run()
+        if self.broker.timers.guard.is_holding:  # after a clock jump, wait until the guard accepts the time
+            return
+        far = self.broker.far
+        kept_before = far.keeps_far_timers
+        far.run()
+        if far.keeps_far_timers == kept_before:
+            return
+        lag_s = round(far.lag_ms(self._clock.now_ms()) / 1000, 1)
+        if far.keeps_far_timers:
+            _log.warning("Spark's ingest lags: new timers of the next two days stay in the broker", lag_s=lag_s)
+        else:
+            _log.info("Spark's ingest has caught up: new far timers go to Spark again", lag_s=lag_s)
 
     def _topics_changed(self) -> None:
         """Register and save at once: clients must find a new topic, and an auto-created one must survive a crash."""

@@ -253,6 +253,10 @@ class PipelineRequests:
             ],
             timeline=self._timeline,
             instance=self._instance,
+            lag_ms=self._far.lag_ms(self._clock.now_ms()) if self._far.frontier.last else 0,
+            keeps_far_timers=self._far.keeps_far_timers,
+            deadline_ms=self._far.deadline_ms(),
+            built_by=dict(self._far.built_by),
         )
 
     def _flushed_entry(self) -> int:

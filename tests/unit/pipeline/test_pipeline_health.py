@@ -1,0 +1,60 @@
+"""The health of the pipeline as operators and monitoring see it, from what brokers and the driver report."""
+
+from typing import Any
+
+from prometheus_client import generate_latest
+
+from latermq.model.pipeline_state import PipelineState, WindowState
+from latermq.pipeline.driver.driver_metrics import FAMILIES, DriverMetrics
+from latermq.pipeline.report.health import BrokerHealth, Health, broker_health
+
+
+def _state(**fields: Any) -> PipelineState:
+    return PipelineState("s", "b", 3, 40, 0, 100, 5_000, 0, 0, **fields)
+
+
+def test_a_broker_reports_its_lag_and_who_built_its_windows() -> None:
+    windows = [WindowState(1, 9, 0, 10, "spark-1-a"), WindowState(2, 9, 10, 20, "local-2-b"), WindowState(3, 9, 20, 30)]
+    found = broker_health("b", "h:1", _state(windows=windows, lag_ms=7, deadline_ms=18, built_by={"spark": 5}))
+    assert (found.lag_entries, found.lag_ms, found.epoch) == (60, 7, 3)
+    assert (found.windows_ready, found.windows_waiting, found.deadline_ms) == (2, 1, 18)
+    assert [(one["number"], one["by"]) for one in found.last_windows] == [(1, "spark"), (2, "local")]
+    assert found.built_by == {"spark": 5}
+
+
+def test_a_broker_that_never_had_a_driver_has_no_lag() -> None:
+    state = _state()
+    state.epoch = 0
+    assert broker_health("b", "h:1", state).lag_entries == 0
+
+
+def test_the_pipeline_is_good_only_with_a_driver_that_works_and_brokers_that_answer() -> None:
+    def is_good(driver: dict[str, Any] | None = None, **broker: Any) -> bool:
+        return Health(timeline="t", driver=driver, brokers=[BrokerHealth(broker="b", address="h:1", **broker)]).is_good
+
+    working, stalled = {"brokers": [{"error": ""}]}, {"brokers": [{"error": "disk full"}]}
+    assert is_good(working)
+    assert not is_good(None)
+    assert not is_good(stalled)
+    assert not is_good(working, error="gone")
+    assert not is_good(working, keeps_far_timers=True)
+
+
+def test_the_driver_exports_every_metric_from_its_description() -> None:
+    broker = {"broker": "b", "error": "x", "lag_entries": 4, "lag_ms": 9, "ingested": 7, "windows_built": 2}
+    found = {
+        "brokers": [{**broker, "windows_waiting": 1}, {"broker": "new", "error": "", "windows_built": 0}],
+        "compactions": 3,
+        "last_compaction": {"duration_s": 1.5},
+        "control_connections": 1,
+        "control_refused": 8,
+    }
+    text = generate_latest(DriverMetrics(lambda: found)).decode()
+    for family in FAMILIES:
+        assert f"\n{family.name}" in text, family.name
+    assert 'latermq_driver_stalled{broker="b"} 1.0' in text
+    assert 'latermq_driver_stalled{broker="new"} 0.0' in text
+    assert 'latermq_driver_lag_entries{broker="new"}' not in text  # its broker has not answered yet
+    assert "latermq_driver_brokers 2.0" in text
+    assert "latermq_driver_compaction_seconds 1.5" in text
+    assert "latermq_driver_control_refused_total 8.0" in text
