@@ -197,11 +197,14 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connect_file: str = ""
     master: str = "local[1]"
     driver_memory: Size = Size.parse("1GiB")
-    roll_on: Literal["spark", "local"] = "spark"
+    roll_on: Literal["auto", "spark", "local"] = "auto"
+    roll_spark_rows: int = 500_000  # with `auto`, windows with more rows are built on Spark
     roll_deadline: Duration = Duration.parse("2m")  # how long before a window begins the broker builds it without Spark
     roll_timeout: Duration = Duration.parse("5m")  # to build one window; then the build process is killed
     compact_every: Duration = Duration.parse("1h")
+    compact_unplaced: int = 100_000  # unplaced takers, above which the timeline is compacted at once
     keep: Duration = Duration.parse("7d")  # rows due this long ago move from the timeline to its archive
+    archive_keep: Duration = Duration.parse("90d")  # rows due this long ago leave the archive; reports this old, too
 
 
 class ClockConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -507,6 +510,13 @@ def _check_pipeline(pipeline: PipelineConfig) -> None:
         raise ConfigError("pipeline.roll_timeout must be at least 1s: the build process needs time to start")
     if not 0 <= pipeline.connect_port <= 65_535:
         raise ConfigError(f"pipeline.connect_port must be 0–65535, not {pipeline.connect_port}")
+    if pipeline.archive_keep < pipeline.keep:
+        raise ConfigError(
+            f"pipeline.archive_keep is {pipeline.archive_keep}, shorter than pipeline.keep, {pipeline.keep}",
+            hint="Rows would leave the archive when they enter it",
+        )
+    if pipeline.compact_unplaced < 0:
+        raise ConfigError("pipeline.compact_unplaced must not be negative")
     if not pipeline.compact_every:
         raise ConfigError("pipeline.compact_every must be above 0")
     if not 0 < pipeline.ingest_every <= lead_ms - pipeline.roll_deadline:

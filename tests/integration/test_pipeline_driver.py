@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SETTINGS = ("pipeline.near_horizon=90s", "pipeline.window=15s", "pipeline.ingest_every=1s",
             "pipeline.roll_deadline=1ms", "pipeline.compact_every=20s", "store.flush_every=20ms",
             "store.checkpoint_every=1s", "pipeline.enabled=true")  # fmt: skip
-MADE_BY = "spark-"
+MADE_BY = ("spark-", "driver-")
 SLOW_S = 120.0  # on a busy machine Spark takes its time
 
 
@@ -61,7 +61,7 @@ def schedule(server: Server, dues_ms: list[int]) -> None:
 
 
 def rows_of_chosen_windows(root: Root, link: BrokerLink) -> int:
-    """How many timers are in attempts that Spark made and the broker is going to play."""
+    """How many timers are in attempts that the driver made and the broker is going to play."""
     state = link.state()
     chosen = [(window.number, window.attempt) for window in state.windows if window.attempt.startswith(MADE_BY)]
     return sum(read_attempt(root, state.store_id, number, attempt).manifest.rows for number, attempt in chosen)

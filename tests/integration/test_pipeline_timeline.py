@@ -21,7 +21,7 @@ def batch(spark: "SparkSession", start: int, end: int, store_id: str = "s") -> "
     from latermq.pipeline.timeline.timeline import SCHEMA
 
     rows = [
-        (store_id, entry, entry, "timer", 1000 + entry, "t", f"u{entry}", None, None, b"r")
+        (store_id, entry, entry, "timer", 1000 + entry, "t", f"u{entry}", None, None, b"r", 0, None)
         for entry in range(start, end)
     ]
     return spark.createDataFrame(rows, SCHEMA)
@@ -58,8 +58,8 @@ def test_a_table_of_another_schema_version_is_refused(spark: "SparkSession", roo
 
     create_timeline(spark, root)
     create_timeline(spark, root)
-    spark.sql(f"ALTER TABLE delta.`{root.timeline}` SET TBLPROPERTIES ('latermq.schema.version' = '2')")
-    with pytest.raises(ConfigError, match="has schema version 2, not 1"):
+    spark.sql(f"ALTER TABLE delta.`{root.timeline}` SET TBLPROPERTIES ('latermq.schema.version' = '3')")
+    with pytest.raises(ConfigError, match="has schema version 3, not 2"):
         create_timeline(spark, root)
 
 
@@ -70,7 +70,7 @@ def test_the_table_is_clustered_and_readable_without_spark(spark: "SparkSession"
 
     create_timeline(spark, root)
     detail = spark.sql(f"DESCRIBE DETAIL delta.`{root.timeline}`").collect()[0]
-    assert detail.clusteringColumns == ["due_ms"]
+    assert detail.clusteringColumns == ["store_id", "due_ms"]
     assert not {"deletionVectors", "columnMapping", "v2Checkpoint", "typeWidening"} & set(detail.tableFeatures)
     table = DeltaTable(root.timeline)
     assert [field.name for field in table.schema().fields] == SCHEMA.names

@@ -28,7 +28,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     cut_entry: int
     from_ms: int
     until_ms: int
-    made_by: str  # spark or local
+    made_by: str  # spark, driver or local
     table_version: int
     ingest_offset: int  # entries below it came from the table, later ones from the broker
     rows: int

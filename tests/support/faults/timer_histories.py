@@ -1,7 +1,12 @@
-"""Random histories of a timer topic: records, rows of the timeline, and the expected rows of each window."""
+"""Random histories of a timer topic: records, rows of the timeline, and the expected rows of each window.
+
+`History.rows` has a row per entry, as in a timeline of version 1, and where each cancel and move says that it takes
+timers from. `timeline_rows` makes the rows of version 2 of them.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +22,14 @@ from latermq.message.properties import (
     MOVE,
     REAL_QUEUE_ID,
     REAL_TOPIC,
+    TAKES,
     TIMER_DELETE_KEY,
     TIMER_ID,
     UNIQUE_KEY,
     encode_properties,
 )
 from latermq.message.record_writer import encode_record
+from latermq.message.takes import encode_takes
 from latermq.model.pipeline_state import CutState, PipelineState, WindowState
 
 if TYPE_CHECKING:
@@ -30,7 +37,7 @@ if TYPE_CHECKING:
 
 HOST = bytes(8)
 NEVER_MS = 1 << 60
-TIMELINE_SCHEMA = pa.schema(
+SCHEMA_1 = pa.schema(
     [
         ("store_id", pa.string()),
         ("entry_offset", pa.int64()),
@@ -44,6 +51,7 @@ TIMELINE_SCHEMA = pa.schema(
         ("record", pa.binary()),
     ]
 )
+SCHEMA_2 = pa.schema([*SCHEMA_1, ("taker", pa.int32()), ("due", pa.timestamp("us", "UTC"))])
 
 Row = dict[str, Any]
 Key = tuple[int, int, int, bytes]  # due, entry, timer id, record: a row of a window
@@ -58,6 +66,7 @@ class History:
     rows: list[Row] = field(default_factory=list)
     cuts: list[CutState] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
+    is_placing: bool = True  # whether cancels and moves say what they take; if not, they are unplaced
 
     @property
     def end(self) -> int:
@@ -71,13 +80,33 @@ class History:
         return self._schedule("timer", due_ms, key, topic, body, extra_properties)
 
     def move(self, due_ms: int, key: str, timer_id: int, topic: str = "T") -> int:
-        return self._schedule("move", due_ms, key, topic, b"body", {TIMER_ID: str(timer_id), MOVE: "1"})
+        takes = self._takes(f"{topic}+{key}")
+        return self._schedule("move", due_ms, key, topic, b"body", {TIMER_ID: str(timer_id), MOVE: "1", **takes})
 
     def cancel(self, key: str, topic: str = "T", *, due_ms: int = 0) -> int:
         name = f"{topic}+{key}"
-        entry = self._append({REAL_TOPIC: topic, TIMER_DELETE_KEY: name, UNIQUE_KEY: name, DUE_MS: str(due_ms)}, b"0")
-        self._row("cancel", entry, entry, due_ms, topic, name, None)
+        takes = self._takes(name)
+        properties = {REAL_TOPIC: topic, TIMER_DELETE_KEY: name, UNIQUE_KEY: name, DUE_MS: str(due_ms), **takes}
+        entry = self._append(properties, b"0")
+        self._row("cancel", entry, entry, due_ms, topic, name, None, takes.get(TAKES))
         return entry
+
+    def pending(self, name: str | None = None) -> list[Row]:
+        """The entries that schedule and that nothing has ended, of one name or of all."""
+        renewed = {(row["timer_id"], row["due_ms"]): row["entry_offset"] for row in self.rows if row["kind"] == "timer"}
+        return [
+            row
+            for row in self.rows
+            if row["kind"] != "cancel"
+            and name in (None, name_of(row))
+            and renewed.get((row["timer_id"], row["due_ms"]), -1) <= row["entry_offset"]
+            and not is_cancelled_or_moved(row, self.rows)
+        ]
+
+    def _takes(self, name: str) -> dict[str, str]:
+        """The property in which a broker says where a cancel or a move finds what it ends."""
+        takes = encode_takes(row["due_ms"] for row in self.pending(name)) if self.is_placing else ""
+        return {TAKES: takes} if takes else {}
 
     def cut(self, frontier_ms: int, handback_ms: int) -> Window:
         number = len(self.cuts) + 1
@@ -94,7 +123,8 @@ class History:
         entry = self._append(properties | extra_properties, body)
         is_far = due_ms >= (self.cuts[-1].frontier_ms if self.cuts else NEVER_MS)
         record = self.records[entry] if is_far else None
-        self._row(kind, entry, int(extra_properties.get(TIMER_ID, entry)), due_ms, topic, key, record)
+        timer_id, takes = int(extra_properties.get(TIMER_ID, entry)), extra_properties.get(TAKES)
+        self._row(kind, entry, timer_id, due_ms, topic, key, record, takes)
         return entry
 
     def _append(self, properties: dict[str, str], body: bytes) -> int:
@@ -107,10 +137,18 @@ class History:
         return entry
 
     def _row(
-        self, kind: str, entry: int, timer_id: int, due_ms: int, topic: str, unique_key: str, record: bytes | None
+        self,
+        kind: str,
+        entry: int,
+        timer_id: int,
+        due_ms: int,
+        topic: str,
+        unique_key: str,
+        record: bytes | None,
+        takes: str | None,
     ) -> None:
-        values = (self.store_id, entry, timer_id, kind, due_ms, topic, unique_key, None, None, record)
-        self.rows.append(dict(zip(TIMELINE_SCHEMA.names, values, strict=True)))
+        values = (self.store_id, entry, timer_id, kind, due_ms, topic, unique_key, None, None, record, takes)
+        self.rows.append(dict(zip((*SCHEMA_1.names, "takes"), values, strict=True)))
 
     def state(self, ingested: int, *, min_entry: int = 0, done_upto: int = 0, done_wake_ms: int = 0) -> PipelineState:
         """The state that the broker reports at the end, with entries below `ingested` ingested."""
@@ -127,15 +165,19 @@ class History:
 
 
 def random_history(seed: int, steps: int = 120, store_id: str = "s") -> History:
-    """Sends, cancels, moves, renewals and cuts over few times and names, so that they often affect each other."""
+    """Sends, cancels, moves, renewals and cuts over few times and names, so that they often affect each other.
+
+    Some cancels and moves do not say what they take.
+    """
     chance = Random(seed)
     history = History(store_id)
     frontier_ms = handback_ms = 0
     for _ in range(steps):
         due_ms, key = chance.randint(0, 3000), f"k{chance.randint(0, 25)}"
         topic = chance.choice(("T", "T+k1", "U"))
-        earlier = [row for row in history.rows if row["kind"] != "cancel"]
+        history.is_placing = chance.random() < 0.8
         event = chance.random()
+        earlier = history.pending() if 0.22 <= event < 0.37 else []
         if event < 0.1:
             handback_ms += chance.randint(0, 400)
             frontier_ms = handback_ms + chance.randint(0, 300)
@@ -192,24 +234,51 @@ def table_keys(table: pa.Table) -> list[Key]:
     return list(zip(*(table.column(name).to_pylist() for name in names), strict=True))
 
 
-def write_timeline(uri: str, histories: Iterable[History], ingested: int, *, version: str = "1") -> None:
+def write_timeline(uri: str, histories: Iterable[History], ingested: int, *, version: str = "2") -> None:
     """Write a timeline like that of an ingest, without Spark."""
-    DeltaTable.create(
-        uri, TIMELINE_SCHEMA, configuration={"latermq.schema.version": version}, raise_if_key_not_exists=False
-    )
+    schema = SCHEMA_1 if version == "1" else SCHEMA_2
+    columns = "due_ms,timer_id" if version == "1" else "store_id,due_ms,due,taker,topic,entry_offset,timer_id"
+    properties = {"latermq.schema.version": version, "delta.dataSkippingStatsColumns": columns}
+    DeltaTable.create(uri, schema, configuration=properties, raise_if_key_not_exists=False)
     for history in histories:
         append_rows(uri, [row for row in history.rows if row["entry_offset"] < ingested], history.store_id, ingested)
 
 
+def timeline_rows(rows: list[Row]) -> list[Row]:
+    """The timers and takers of version 2 that these entries are."""
+    made: list[Row] = []
+    for row in rows:
+        plain = {name: value for name, value in row.items() if name != "takes"}
+        if row["kind"] != "cancel":
+            made.append(_at(plain, row["due_ms"], taker=0))
+        places = [int(text) for text in row["takes"].split(",")] if row["takes"] else [None]
+        if row["kind"] != "timer":
+            made += [_at({**plain, "record": None}, due_ms, taker=1) for due_ms in places]
+        elif row["timer_id"] != row["entry_offset"]:
+            made.append(_at({**plain, "record": None, "kind": "renewal"}, row["due_ms"], taker=1))
+    return made
+
+
+def _at(row: Row, due_ms: int | None, *, taker: int) -> Row:
+    due = None if due_ms is None else datetime.fromtimestamp(due_ms / 1000, UTC)
+    return {**row, "due_ms": due_ms, "taker": taker, "due": due}
+
+
 def append_rows(uri: str, rows: list[Row], store_id: str, ingested: int) -> None:
     """Append rows like an ingest."""
-    batch = pa.Table.from_pylist(sorted(rows, key=lambda row: row["due_ms"]), TIMELINE_SCHEMA)
+    is_first = len(DeltaTable(uri).schema().fields) == len(SCHEMA_1)
+    made, schema = (rows, SCHEMA_1) if is_first else (timeline_rows(rows), SCHEMA_2)
+    batch = pa.Table.from_pylist(sorted(made, key=lambda row: row["due_ms"] or 0), schema)
     properties = CommitProperties(app_transactions=[Transaction(f"latermq-ingest-{store_id}", ingested)])
     write_deltalake(uri, batch, mode="append", commit_properties=properties)
 
 
 def frame(spark: "SparkSession", rows: list[Row]) -> "DataFrame":
-    """Rows of the timeline as a DataFrame."""
+    """Rows of the timeline as a DataFrame, as ingest makes them of entries."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from latermq.pipeline.timeline.takers import with_takers
     from latermq.pipeline.timeline.timeline import SCHEMA
 
-    return spark.createDataFrame([tuple(row.values()) for row in rows], SCHEMA)
+    schema = from_arrow_schema(pa.schema([*SCHEMA_1, ("takes", pa.string())]))
+    return with_takers(spark.createDataFrame([tuple(row.values()) for row in rows], schema)).select(*SCHEMA.names)

@@ -49,6 +49,7 @@ class Row:
     due_ms: int
     name: str
     record: bytes
+    takes: str = ""  # where a cancel or a move finds what it ends, as the broker wrote it
 
 
 @dataclass
@@ -164,11 +165,14 @@ class _Table:
     ingested: int
 
     def surviving_rows(self, window: BuiltWindow) -> Iterator[pa.RecordBatch]:
-        """The query on the real table, in Python."""
+        """The query on the real table, in Python. Every timer that is ended by name must be found by due time too."""
         changes: dict[str, int] = {}
+        placed: dict[tuple[str, str], int] = {}
         for row in self.rows.values():
             if row.kind != TIMER and row.entry < window.cut_entry:
                 changes[row.name] = max(changes.get(row.name, -1), row.entry)
+                for place in row.takes.split(","):
+                    placed[row.name, place] = max(placed.get((row.name, place), -1), row.entry)
         found = [
             row
             for row in self.rows.values()
@@ -176,8 +180,11 @@ class _Table:
             and row.record
             and row.entry < window.cut_entry
             and window.from_ms <= row.due_ms < window.until_ms
-            and changes.get(row.name, -1) <= row.entry
+            and max(placed.get((row.name, place), -1) for place in ("", str(row.due_ms))) <= row.entry
         ]
+        assert all(changes.get(row.name, -1) <= row.entry for row in found), (
+            "a taker lacks a due time that it must state"
+        )
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array([row.due_ms for row in found], pa.int64()),
@@ -214,4 +221,5 @@ def _rows(broker: Broker, state: PipelineState, start: int, end: int) -> Iterato
         for row in batch.to_pylist():
             kind, unique_key = KINDS[row["kind"]], row["unique_key"] or ""
             name = unique_key if kind == CANCEL else f"{row['topic']}+{unique_key}"
-            yield Row(row["queue_offset"], row["timer_id"], kind, row["due_ms"], name, row["record"] or b"")
+            values = (row["queue_offset"], row["timer_id"], kind, row["due_ms"], name, row["record"] or b"")
+            yield Row(*values, row["takes"] or "")

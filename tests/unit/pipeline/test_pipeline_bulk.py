@@ -12,8 +12,8 @@ from latermq.pipeline.bulk.plan_runner import changes_of, run_plan
 from latermq.pipeline.bulk.plan_steps import Step, steps_of
 from latermq.pipeline.timeline.root import open_root
 from latermq.protocol.remoting.codes import Request
-from tests.support.faults.timer_histories import History
-from tests.unit.pipeline.test_pipeline_pending import frame, state_of
+from tests.support.faults.timer_histories import History, frame
+from tests.unit.pipeline.test_pipeline_pending import state_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -73,7 +73,7 @@ def test_what_is_a_week_behind_goes_to_the_archive_and_nothing_else(spark: "Spar
     assert archive_old_rows(spark, root, [state], keep_ms=KEEP_MS) == (0, 0)
 
 
-def test_what_an_old_move_took_goes_with_it_and_does_not_come_back(spark: "SparkSession", root: Root) -> None:
+def test_a_taker_leaves_together_with_what_it_ends_and_not_before(spark: "SparkSession", root: Root) -> None:
     from latermq.pipeline.timeline.compact import archive_old_rows
     from latermq.pipeline.windows.survivors import surviving_rows
 
@@ -81,31 +81,63 @@ def test_what_an_old_move_took_goes_with_it_and_does_not_come_back(spark: "Spark
     history.cut(0, 0)
     first = history.send(400 * DAY_MS, "moved")
     move = history.move(10, "moved", first)
+    gone = history.send(20, "gone")
+    cancel = history.cancel("gone")
     again = history.send(400 * DAY_MS, "moved")
-    waits = history.send(400 * DAY_MS, "waits")
     ingest(spark, root, history)
     state = history.state(history.end, done_upto=history.end, done_wake_ms=9 * DAY_MS)
-    state.windows = []
-    assert archive_old_rows(spark, root, [state], keep_ms=KEEP_MS) == (2, 2)
-    assert entries(spark, root.timeline) == [again, waits]
-    assert entries(spark, root.archive) == [first, move]
+    assert archive_old_rows(spark, root, [state], keep_ms=KEEP_MS) == (3, 3)
+    assert entries(spark, root.timeline) == [first, move, again]  # the move as a taker of the first timer
+    assert entries(spark, root.archive) == [move, gone, cancel]
     found = surviving_rows(spark.read.format("delta").load(root.timeline))
-    assert sorted(row.entry_offset for row in found.collect()) == [again, waits]
+    assert [row.entry_offset for row in found.collect()] == [again]
 
 
-def test_a_move_that_a_window_may_have_to_leave_out_of_account_stays(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.timeline.compact import archive_old_rows
+def test_unplaced_takers_get_the_due_times_of_what_they_end(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.timeline.compact import place_takers
+    from latermq.pipeline.timeline.local_timeline import open_local_timeline
 
-    history = History()
+    history, other = History(is_placing=False), History("other", is_placing=False)
     history.cut(0, 0)
-    first = history.send(20 * DAY_MS, "moved")
-    window = history.cut(30 * DAY_MS, 30 * DAY_MS)
-    history.move(10, "moved", first)
+    first = history.send(100, "a")
+    history.send(200, "a")
+    history.send(200, "a")
+    cancel = history.cancel("a")
+    history.send(300, "a")
+    history.cancel("nobody")
+    moved = history.send(400, "m")
+    move = history.move(500, "m", moved)
+    other.send(100, "a")
+    other.cancel("b")
     ingest(spark, root, history)
-    state = history.state(history.end, done_upto=history.end, done_wake_ms=9 * DAY_MS)
-    assert state.windows[-1].cut_entry == window.cut_entry
-    assert archive_old_rows(spark, root, [state], keep_ms=KEEP_MS) == (0, 0)
-    assert [key[1] for key in expected_rows(history.rows, window)] == [first]
+    ingest(spark, root, other)
+    before = spark.read.format("delta").load(root.timeline).where("taker = 0").count()
+    assert place_takers(spark, root) == 4
+    table = spark.read.format("delta").load(root.timeline)
+    takers = {(row.entry_offset, row.kind, row.due_ms, row.store_id) for row in table.where("taker = 1").collect()}
+    assert takers == {(cancel, "cancel", 100, "s"), (cancel, "cancel", 200, "s"), (move, "move", 400, "s")}
+    assert table.where("taker = 0").count() == before
+    assert table.where("taker = 1 AND due <> timestamp_millis(due_ms)").isEmpty()
+    local = open_local_timeline(root, "s")
+    assert local is not None
+    assert (local.unplaced_takers(), local.ingested) == (0, history.end)
+    assert place_takers(spark, root) == 0
+    assert first not in {row.entry_offset for row in table.where("taker = 1").collect()}
+
+
+def test_placing_takers_changes_no_window(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.timeline.compact import place_takers
+    from latermq.pipeline.timeline.local_timeline import open_local_timeline
+    from tests.unit.pipeline.test_pipeline_local_build import built_keys
+
+    history = random_history(61, steps=200)
+    ingest(spark, root, history)
+    assert place_takers(spark, root)
+    timeline = open_local_timeline(root, "s")
+    assert timeline is not None
+    assert timeline.unplaced_takers() == 0
+    for window in history.windows:
+        assert built_keys(root, history, window, history.end) == expected_rows(history.rows, window)
 
 
 def test_a_compaction_that_died_after_archiving_archives_nothing_twice(
@@ -159,9 +191,26 @@ def test_a_compaction_goes_no_further_once_another_driver_has_begun(spark: "Spar
     # Asked before the archive is written, before rows are deleted, before files are clustered, and before they go.
     archive, timeline, files = seen[0]
     assert seen[:3] == [(-1, timeline, files), (-1, timeline, files), (1, timeline, files)]
-    assert [versions[:2] for versions in seen[3:]][:5] == [(1, timeline)] * 4 + [(1, timeline + 1)]
+    assert [versions[:2] for versions in seen[3:]][:4] == [(1, timeline)] * 3 + [(1, timeline + 1)]
     assert seen[-3][2] > files > files_of(root)
     assert archive == -1
+
+
+def test_the_archive_and_reports_are_kept_for_a_while(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.timeline.compact import compact, remove_old_reports
+
+    history = History()
+    for at in (10, DAY_MS, 5 * DAY_MS, 300 * DAY_MS):
+        history.send(at, f"k{at}")
+    ingest(spark, root, history)
+    state = history.state(history.end, done_upto=history.end, done_wake_ms=20 * DAY_MS)
+    compact(spark, root, [state], keep_ms=KEEP_MS, archive_keep_ms=16 * DAY_MS)
+    assert (entries(spark, root.archive), entries(spark, root.timeline)) == ([2], [3])
+    names = ("19700101T000000Z", "19700110T000000Z", "mine")
+    for name in names:
+        Path(root.at("reports", name)).mkdir(parents=True)
+    assert remove_old_reports(root, 9 * DAY_MS) == [names[0]]
+    assert sorted(path.name for path in Path(root.at("reports")).iterdir()) == [*names[1:]]
 
 
 def files_of(root: Root) -> int:

@@ -51,7 +51,7 @@ class Scene:
         self.others: dict[str, PipelineState] = {}
         self.store_ids = StoreIds(self._ask)
         self.stop = threading.Event()
-        settings = FeedSettings(IngestSettings(), builds_windows=True, round_s=0.01)
+        settings = FeedSettings(IngestSettings(), builds_windows=True, local_rows=-1, round_s=0.01)
         self.feed = BrokerFeed(
             cast(Any, None), root, "nowhere:1", "broker-a", settings, self.stop,
             table_sync=TableSync(root, root.timeline), store_ids=self.store_ids,

@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 from latermq.errors import ConfigError, CorruptStore, ServiceUnavailable
 from latermq.handover.window import Window
 from latermq.pipeline.timeline.root import Root, open_root
+from latermq.pipeline.windows import local_build
 from latermq.pipeline.windows.attempts import attempts_of, check_attempt, read_rows
 from latermq.pipeline.windows.local_build import build_locally
 from tests.support.faults.timer_histories import (
@@ -48,6 +49,43 @@ def test_every_window_of_a_random_history_holds_what_its_definition_says(seed: i
         assert rows == expected_rows(history.rows, window)
         some += len(rows)
     assert some
+
+
+def test_records_of_the_tail_that_memory_may_not_hold_are_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = History()
+    history.cut(10, 10)
+    for at in range(100):
+        history.send(1_000 + at * 7 % 100, f"k{at}", body=bytes(500))
+    window = history.cut(2_000, 2_000)
+    size = sum(len(key[3]) for key in expected_rows(history.rows, window))
+    spilled: list[int] = []
+    write = local_build._Spill.write
+
+    def counted(spill: local_build._Spill, records: list[pa.Array]) -> None:
+        spilled.append(sum(map(len, records)))
+        write(spill, records)
+
+    monkeypatch.setattr(local_build._Spill, "write", counted)
+    root = open_root(str(tmp_path))
+    assert built_keys(root, history, window, 0, held_bytes=size) == expected_rows(history.rows, window)
+    assert not spilled
+    assert built_keys(root, history, window, 0, held_bytes=size - 1) == expected_rows(history.rows, window)
+    assert sum(spilled) == 100
+
+
+def test_cancels_and_moves_of_other_spans_are_not_kept_in_memory(tmp_path: Path) -> None:
+    history = History()
+    history.cut(10, 10)
+    for at in range(20):
+        history.send(1_000 if at % 2 else 5_000, f"k{at}")
+    for at in range(20):
+        history.is_placing = at < 10
+        history.cancel(f"k{at}")
+    window = history.cut(2_000, 2_000)
+    tail = local_build.read_tail(history.state(0), window, 0, history.pull)
+    assert tail.change_names.to_pylist() == [f"T+k{at}" for at in (1, 3, 5, 7, 9, *range(10, 20))]
 
 
 def test_a_row_that_is_in_the_table_twice_is_written_once(tmp_path: Path) -> None:
@@ -169,8 +207,8 @@ def test_entries_that_are_missing_in_the_middle_are_seen(tmp_path: Path) -> None
 def test_a_timeline_of_another_schema_version_is_left_alone(tmp_path: Path) -> None:
     history = random_history(2)
     root = open_root(str(tmp_path))
-    write_timeline(root.timeline, [history], history.end, version="2")
-    with pytest.raises(ConfigError, match="has schema version 2, not 1") as caught:
+    write_timeline(root.timeline, [history], history.end, version="3")
+    with pytest.raises(ConfigError, match="has schema version 3, not 2") as caught:
         build_locally(root, history.state(history.end), history.windows[-1], no_pull, now_ms=5)
     assert "Use the release that wrote it" in caught.value.remark
 

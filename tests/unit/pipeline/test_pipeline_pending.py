@@ -8,18 +8,12 @@ import pytest
 from latermq.errors import ConfigError, QueryNotFound
 from latermq.message.record_writer import encode_record
 from latermq.model.pipeline_state import PipelineState
-from tests.support.faults.timer_histories import History, Row, is_cancelled_or_moved, random_history
+from tests.support.faults.timer_histories import History, frame, is_cancelled_or_moved, random_history
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 V4, V6 = bytes([127, 0, 0, 1, 0, 0, 0, 1]), bytes(20)
-
-
-def frame(spark: "SparkSession", rows: list[Row]) -> "DataFrame":
-    from latermq.pipeline.timeline.timeline import SCHEMA
-
-    return spark.createDataFrame([tuple(row.values()) for row in rows], SCHEMA)
 
 
 def state_of(history: History, **changes: object) -> PipelineState:

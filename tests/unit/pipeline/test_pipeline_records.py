@@ -68,6 +68,7 @@ def expected(message: Message, whole: bytes) -> dict[str, object]:
         "unique_key": message.properties.get("UNIQ_KEY"),
         "keys": message.properties.get("KEYS"),
         "tags": message.properties.get("TAGS"),
+        "takes": message.properties.get("LMQ_TAKES"),
         "born_ms": 1_700,
         "store_ms": 1_800,
         "replaces_level": None,

@@ -6,8 +6,7 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 from latermq.pipeline.report.report_plots import largest_series, nice_top
-from tests.support.faults.timer_histories import History
-from tests.unit.pipeline.test_pipeline_pending import frame
+from tests.support.faults.timer_histories import History, frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

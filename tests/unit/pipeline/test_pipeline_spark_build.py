@@ -62,6 +62,54 @@ def test_spark_and_delta_rs_make_equal_attempts(spark: "SparkSession", root: Roo
         assert by_spark
 
 
+def test_small_windows_are_built_without_spark_and_large_ones_on_it(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.timeline.local_timeline import open_local_timeline
+    from latermq.pipeline.windows.spark_build import build_ready_windows
+
+    history, other = History(), History("another")
+    for one in (history, other):
+        one.cut(10, 10)
+        for at in range(100):
+            one.send(1_000 + at, f"k{at}")
+            one.send(5_000, f"l{at}")
+    small = history.cut(1_010, 1_010)
+    large = history.cut(1_100, 1_100)
+    write_timeline(root.timeline, [history, other], history.end)
+    timeline = open_local_timeline(root, "s")
+    assert timeline is not None
+    # 200 rows from 1,000 to 5,000 in a file.
+    assert (timeline.estimated_rows(small), timeline.estimated_rows(large)) == (0, 4)
+    assert timeline.estimated_rows(Window("nobody", 1, 0, 0, 9_000)) == 0
+    built = build_ready_windows(spark, root, history.state(history.end), lambda *_: None, local_rows=3)
+    by = {attempt.manifest.number: attempt for attempt in built}
+    assert [by[window.number].manifest.made_by for window in (small, large)] == ["driver", "spark"]
+    for window in (small, large):
+        assert keys_of(root, by[window.number]) == expected_rows(history.rows, window)
+
+
+def test_a_small_window_is_not_published_once_another_driver_has_begun(spark: "SparkSession", root: Root) -> None:
+    from latermq.pipeline.windows.spark_build import build_ready_windows
+
+    history = History()
+    history.cut(10, 10)
+    history.send(1_000, "far")
+    window = history.cut(2_000, 2_000)
+    write_timeline(root.timeline, [history], history.end)
+    asked: list[int] = []
+
+    def fence() -> None:
+        asked.append(len(attempts_of(root, "s", window.number)))
+        if len(asked) == 2:  # before the build, and before its attempt is published
+            raise IllegalOperation("epoch 1 is over")
+
+    state = history.state(history.end)
+    state.windows = state.windows[1:]
+    with pytest.raises(IllegalOperation):
+        build_ready_windows(spark, root, state, lambda *_: None, local_rows=100, fence=fence)
+    assert asked == [0, 0]
+    assert list(Path(root.path, "windows", "s", str(window.number)).iterdir()) == []
+
+
 def test_a_large_window_has_several_parts_in_order(spark: "SparkSession", root: Root) -> None:
     from latermq.pipeline.windows.spark_build import build_window
 
@@ -178,8 +226,8 @@ def test_no_window_is_built_from_a_timeline_of_another_schema_version(spark: "Sp
     from latermq.pipeline.windows.spark_build import build_window
 
     history = random_history(2)
-    write_timeline(root.timeline, [history], history.end, version="2")
-    with pytest.raises(ConfigError, match="has schema version 2"):
+    write_timeline(root.timeline, [history], history.end, version="3")
+    with pytest.raises(ConfigError, match="has schema version 3"):
         build_window(spark, root, history.windows[-1], now_ms=1)
 
 

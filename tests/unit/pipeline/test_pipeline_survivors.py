@@ -100,7 +100,7 @@ MANY = 1 << 40
 
 @pytest.mark.parametrize(("seed", "part_rows", "many"), [(21, 1_000, False), (22, 10, True), (23, 10, False)])
 def test_window_rows_are_what_the_definition_says(spark: "SparkSession", seed: int, part_rows: int, many: bool) -> None:
-    from latermq.pipeline.windows.survivors import window_rows, window_shape
+    from latermq.pipeline.windows.survivors import TakerCounts, window_rows, window_shape
 
     history = random_history(seed, steps=150)
     rows = history.rows + random_history(seed + 1, store_id="another").rows
@@ -109,7 +109,7 @@ def test_window_rows_are_what_the_definition_says(spark: "SparkSession", seed: i
     for window in history.windows[-2:]:
         shape = window_shape(timeline, window, part_rows)
         if many:
-            shape = shape._replace(changes=MANY, later_entries=MANY)
+            shape = shape._replace(takers=TakerCounts(MANY, MANY, MANY))
         found = [
             (row.due_ms, row.entry_offset, row.timer_id, bytes(row.record))
             for row in window_rows(timeline, window, shape).collect()
@@ -128,30 +128,41 @@ def test_a_window_is_counted_before_it_is_read(spark: "SparkSession") -> None:
     for at in range(20):
         history.send(1_000 + at, f"k{at}")
     before = history.cut(2_000, 2_000)
-    history.send(1_500, "k1", timer_id=2)
+    history.send(1_001, "k1", timer_id=2)
     history.cancel("k2")
+    history.is_placing = False
+    history.cancel("k3")
+    history.cancel("k4")
     after = history.cut(5_000, 5_000)
     other.cancel("k3")
     timeline = frame(spark, history.rows + other.rows)
-    assert window_shape(timeline, before, 100) == ([], 0, 0)
+    assert window_shape(timeline, before, 100) == ([], (0, 0, 0))
     whole = Window("s", 2, after.cut_entry, 10, 5_000)
     shape = window_shape(timeline, whole, 7)
-    assert (shape.changes, shape.later_entries) == (1, 1)
+    assert shape.takers == (1, 1, 2)
     assert len(shape.bounds_ms) == 2
     assert all(1_000 < bound_ms < 1_020 for bound_ms in shape.bounds_ms)
 
 
 def test_the_rows_of_a_window_are_sorted_once_and_cross_no_exchange_with_their_records(spark: "SparkSession") -> None:
-    from latermq.pipeline.windows.survivors import window_rows, window_shape
+    from latermq.pipeline.windows.survivors import (
+        MAX_BROADCAST_ROWS,
+        TakerCounts,
+        WindowShape,
+        window_rows,
+    )
 
     history = random_history(3)
     timeline, window = frame(spark, history.rows), history.windows[-1]
-    plain = window_rows(timeline, window, window_shape(timeline, window, 1_000)._replace(changes=0, later_entries=0))
+    plain = window_rows(timeline, window, WindowShape([], TakerCounts(0, 0, 0)))
     assert "Exchange" not in plan_of(plain)
-    full = window_rows(timeline, window, window_shape(timeline, window, 1_000)._replace(changes=1, later_entries=1))
-    assert plan_of(full).count("Sort [due_ms") == 1, plan_of(full)
-    shuffled = [line for line in plan_of(full).splitlines() if "Exchange hashpartitioning" in line]
-    assert not any("record" in line for line in shuffled), shuffled
+    most = TakerCounts(*[MAX_BROADCAST_ROWS] * 3)
+    full = plan_of(window_rows(timeline, window, WindowShape([], most)))
+    assert full.count("Sort [due_ms") == 1, full
+    assert full.count("BroadcastExchange") == 3
+    assert "hashpartitioning" not in full
+    more = plan_of(window_rows(timeline, window, WindowShape([], most._replace(placed=MAX_BROADCAST_ROWS + 1))))
+    assert more.count("BroadcastExchange") == 2, more
 
 
 def plan_of(rows: "DataFrame") -> str:
@@ -175,7 +186,6 @@ def test_pending_is_near_and_far_without_what_is_taken_or_delivered(spark: "Spar
     state = history.state(history.end, done_upto=fresh, done_wake_ms=200)
     state.done = [(in_a_range, in_a_range + 1), (first, first + 1)]
     found = pending(frame(spark, history.rows), [state])
-    assert found.columns == list(history.rows[0])
     assert sorted(entries(found)) == [waiting, far, renewal, fresh]
     assert delivered not in entries(found)
 

@@ -162,7 +162,6 @@ PHRASES = (
         "Entries behind the checkpoint are dropped.",
     ),
     # One word for each step: renew a timer, build a window, load a window, cancel or move a timer
-    Phrase(r"takers?", "cancels and moves, changes", "A taker before the cut counts."),
     Phrase(r"cancels? (?:that )?(?:takes?|took)", "cancels", "A cancel takes all timers of its name."),
     Phrase(r"taken by a (?:cancel|move)", "cancelled or moved", "Rows that are taken by a cancel."),
     Phrase(r"delivered (?:or|nor) taken", "delivered, cancelled or moved", "Every row is delivered or taken."),

@@ -101,8 +101,8 @@ def test_a_log_that_ends_below_the_table_is_an_old_copy(scene: Scene) -> None:
 
 
 def test_a_table_of_another_schema_version_is_refused(scene: Scene) -> None:
-    write_timeline(scene.root.timeline, [random_history(1)], 60, version="2")
-    scene.is_refused(ConfigError, "has schema version 2")
+    write_timeline(scene.root.timeline, [random_history(1)], 60, version="3")
+    scene.is_refused(ConfigError, "has schema version 3")
 
 
 def test_a_damaged_claim_is_refused(scene: Scene) -> None:

@@ -32,7 +32,7 @@ SNAPSHOT_BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)  # RocketMQ
 SNAPSHOT_EVERY_S = 15.0
 SNAPSHOT_SHARE = 0.001  # of the time at most: counting takes 2 ms in the wheel, and 0.2 s for 200,000 timers in RocksDB
 TIMER, LEVEL = "timer", "level"
-BUILDERS = ("spark", "local")  # the prefixes of attempt names
+BUILDERS = ("spark", "driver", "local")  # the prefixes of attempt names
 
 
 class BrokerMetrics:

@@ -58,7 +58,7 @@ class LostRow(NamedTuple):
 
     entry: int
     kind: str
-    due_ms: int
+    due_ms: int  # of a cancel: 0 if unknown
     topic: str
     unique_key: str
     record: bytes
@@ -217,7 +217,7 @@ class LostEntries:
     def _draft(self, row: LostRow) -> Draft:
         if row.kind == "cancel":
             topic = row.unique_key.partition(SEPARATOR)[0]
-            return self._pending.cancel_draft(topic, row.unique_key, row.due_ms, row.takes)
+            return self._pending.cancel_draft(topic, row.unique_key, row.due_ms or self._now_ms, row.takes)
         if waiting_name(row.record, row.entry, row.due_ms) is None:
             raise CorruptStore(
                 f"the record of entry {row.entry} in the timeline is damaged, or belongs to another entry",

@@ -1,6 +1,7 @@
 """The driver process: finds brokers, runs a feed for each, compacts periodically, and stops on a signal."""
 
 import dataclasses
+import contextlib
 import logging
 import os
 import signal
@@ -22,9 +23,11 @@ from latermq.pipeline.driver.feed import BrokerFeed, FeedSettings
 from latermq.pipeline.driver.store_ids import StoreIds
 from latermq.pipeline.spark.commit_probe import probe_commits
 from latermq.pipeline.spark.jvm_output import JvmOutput
+from latermq.pipeline.spark.pools import COMPACT_POOL, use_pool
 from latermq.pipeline.spark.session import close_session, open_session
 from latermq.pipeline.timeline.compact import compact
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
+from latermq.pipeline.timeline.migration import migrate
 from latermq.pipeline.timeline.root import Root, file_errors, open_root
 from latermq.pipeline.timeline.store_probe import probe_files
 from latermq.pipeline.timeline.table_sync import TableSyncs
@@ -37,6 +40,7 @@ _log = logging.getLogger("latermq.pipeline")
 
 LOOKUP_EVERY_S = 5.0  # how often to look for new brokers
 _WATCH_EVERY_S = 0.5
+_UNPLACED_EVERY_S = 60.0  # how often unplaced takers are counted
 _JOIN_S = 10.0
 _CLOSE_S = 20.0  # after this the JVM is killed
 # A failure reaches us as an exception and is logged in one line. These loggers would add a page of Java stack trace,
@@ -133,8 +137,9 @@ class Driver:
     def _compact_periodically(self) -> None:
         every_s = self._config.pipeline.compact_every / 1000
         failure_log = FailureLog("compaction")
+        use_pool(self._spark, COMPACT_POOL)
         pause_s = every_s
-        while not self._stop.wait(pause_s):
+        while self._wait_for_compaction(pause_s):
             states = [feed.state for feed in list(self.feeds.values()) if feed.state is not None]
             try:
                 keep_ms = int(self._config.pipeline.keep)
@@ -143,6 +148,7 @@ class Driver:
                     self._root,
                     states,
                     keep_ms=keep_ms,
+                    archive_keep_ms=int(self._config.pipeline.archive_keep),
                     fence=self._check_ownership,
                     table_syncs=self._table_syncs,
                 )
@@ -155,6 +161,18 @@ class Driver:
                 self.compactions += 1
                 self.last_compaction = {"ended_ms": time.time_ns() // 1_000_000, **dataclasses.asdict(done)}
                 pause_s = every_s
+
+    def _wait_for_compaction(self, pause_s: float) -> bool:
+        """Wait for the next compaction, less long if there are many unplaced takers. False if the driver stops."""
+        end_s = time.monotonic() + pause_s
+        while (left_s := end_s - time.monotonic()) > 0:
+            if self._stop.wait(min(left_s, _UNPLACED_EVERY_S)):
+                return False
+            with contextlib.suppress(LaterMQError):  # the table cannot be read now, which ingest reports
+                timeline = open_local_timeline(self._root, "")
+                if timeline and timeline.unplaced_takers() > self._config.pipeline.compact_unplaced:
+                    return True
+        return not self._stop.is_set()
 
     def _check_ownership(self) -> None:
         """Raise unless this driver still owns the timeline.
@@ -195,6 +213,7 @@ def run_pipeline(config: Config, ready: Callable[[str], None], serve_metrics: Se
     _silence_loggers(spark)
     try:
         probe_commits(spark, root)
+        migrate(spark, root)
         driver = Driver(spark, root, config.server.namesrv, config, stop)
         with serve_driver(driver, spark, config, root.uri, serve_metrics):
             ready(f"pipeline {config.pipeline.master}")

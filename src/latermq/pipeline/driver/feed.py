@@ -33,7 +33,8 @@ class FeedSettings:
     """The part of the configuration that concerns one broker's feed."""
 
     ingest: IngestSettings
-    builds_windows: bool  # whether Spark builds windows; otherwise the broker does, without Spark
+    builds_windows: bool  # otherwise the broker does
+    local_rows: int  # windows with at most so many rows are built without Spark
     round_s: float  # interval between two checks for work
 
     @classmethod
@@ -45,7 +46,9 @@ class FeedSettings:
             secret_file=pipeline.secret_file,
         )
         round_s = min(pipeline.ingest_every / 2000, MAX_ROUND_S)
-        return cls(ingest, pipeline.roll_on == "spark", round_s)
+        # A cluster has more cores and memory than the driver, and its executors write in parallel.
+        is_auto = pipeline.roll_on == "auto" and pipeline.master.startswith("local")
+        return cls(ingest, pipeline.roll_on != "local", pipeline.roll_spark_rows if is_auto else -1, round_s)
 
 
 class _StoppedError(Exception):
@@ -125,7 +128,14 @@ class BrokerFeed:
         self._check_ownership()
         assert self.state is not None
         if self._settings.builds_windows:
-            build_ready_windows(self._spark, self._root, self.state, self._report_window, fence=self._check_ownership)
+            build_ready_windows(
+                self._spark,
+                self._root,
+                self.state,
+                self._report_window,
+                local_rows=self._settings.local_rows,
+                fence=self._check_ownership,
+            )
 
     def _check_ownership(self) -> None:
         """Fetch the broker's state. Check that this driver still owns it, and that no other broker has its store."""

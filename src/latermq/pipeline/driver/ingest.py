@@ -22,9 +22,11 @@ from latermq.pipeline.driver.brokers import queues_of
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.driver.store_ids import StoreIds
 from latermq.pipeline.source.ranges import offset_key
+from latermq.pipeline.spark.pools import INGEST_POOL, use_pool
 from latermq.pipeline.timeline.lost_entries import read_claim, write_claim
 from latermq.pipeline.timeline.root import Root, file_errors, write_file
 from latermq.pipeline.timeline.table_sync import TableSync
+from latermq.pipeline.timeline.takers import with_takers
 from latermq.pipeline.timeline.timeline import SCHEMA, append, create_timeline, ingested_entry
 from latermq.pipeline_secret import load_secret, secret_path
 
@@ -33,7 +35,9 @@ _log = logging.getLogger("latermq.pipeline")
 # Upper bound of a batch. A Delta commit takes about a second, however few rows it has.
 BATCH_ROWS = 500_000
 MIN_PART_ROWS = 50_000
-INGESTED_COLUMNS = ("queue_offset", "timer_id", "kind", "due_ms", "topic", "unique_key", "keys", "tags", "record")
+INGESTED_COLUMNS = (
+    "queue_offset", "timer_id", "kind", "due_ms", "topic", "unique_key", "keys", "tags", "takes", "record",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,7 @@ class Ingest:
         self._start = max(ingested, state.min_entry)
         self._remove_checkpoints(state)
         _log.info("ingest of %s (epoch %d) starts at entry %d", state.broker_name, state.epoch, self._start)
+        use_pool(self._spark, INGEST_POOL)  # the stream keeps the pool of the thread that starts it
         stream = self._stream(state)
         writer = (
             stream.writeStream.queryName(f"ingest {state.broker_name}")
@@ -229,7 +234,7 @@ class Ingest:
 def timeline_rows(entries: DataFrame, store_id: str) -> DataFrame:
     """Convert the source's timer topic entries to the timeline's columns."""
     named = entries.withColumnRenamed("queue_offset", "entry_offset").withColumn("store_id", F.lit(store_id))
-    return named.select(*SCHEMA.names)
+    return with_takers(named).select(*SCHEMA.names)
 
 
 def check_agreement(state: PipelineState, ingested: int, where: str) -> None:

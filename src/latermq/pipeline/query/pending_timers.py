@@ -24,6 +24,7 @@ from latermq.message.record_fields import (
 from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.bulk.bulk_job import find_namesrv, find_root
 from latermq.pipeline.driver.brokers import QueuePlace
+from latermq.pipeline.driver.ingest import INGESTED_COLUMNS
 from latermq.pipeline.driver.known_stores import Brokers, KnownBroker, find_brokers
 from latermq.pipeline.source.options import SourceOptions
 from latermq.pipeline.source.part_frames import TopicPart, read_parts
@@ -32,6 +33,7 @@ from latermq.pipeline.spark.spark_failures import spark_errors
 from latermq.pipeline.timeline.local_timeline import LocalTimeline, open_local_timeline
 from latermq.pipeline.timeline.ownership import ownership_of
 from latermq.pipeline.timeline.root import Root
+from latermq.pipeline.timeline.takers import in_layout_2, with_takers
 from latermq.pipeline.timeline.timeline import SCHEMA, ingest_app
 from latermq.pipeline.windows import survivors
 from latermq.pipeline.windows.local_build import tail_start
@@ -59,7 +61,8 @@ def read_pending(
     # Fetch the state first: entries ingested after that are read twice rather than not at all.
     brokers = find_brokers(folder, servers, allow_partial=allow_partial)
     states = [broker.state for broker in brokers.present]
-    return PendingTimers(pending_rows(all_entries(spark, folder, brokers.present), states), brokers)
+    entries = all_entries(spark, folder, brokers.present)
+    return PendingTimers(pending_rows(entries, states, count_takers(folder, states)), brokers)
 
 
 def pending(
@@ -83,15 +86,23 @@ def pending(
     return found_timers.rows
 
 
-def pending_rows(entries: DataFrame, states: Iterable[PipelineState]) -> DataFrame:
+def pending_rows(
+    entries: DataFrame, states: Iterable[PipelineState], counts: survivors.TakerCounts = survivors.UNCOUNTED
+) -> DataFrame:
     """The pending timers among rows of the timeline and entries not yet ingested, in the columns of `pending`."""
-    return shown(survivors.pending(entries, states))
+    return shown(survivors.pending(entries, states, counts))
+
+
+def count_takers(root: Root, states: Iterable[PipelineState]) -> survivors.TakerCounts:
+    """At most so many takers there are in the timeline and in the entries not yet ingested."""
+    table = open_local_timeline(root, "")
+    tail = sum(max(0, one.flushed_entry - max(one.min_entry, _ingested(table, one.store_id))) for one in states)
+    return survivors.TakerCounts(*(count + tail for count in (table.taker_counts() if table else (0, 0, 0))))
 
 
 def shown(rows: DataFrame) -> DataFrame:
     """Rows of the timeline in the columns of `pending`."""
-    named = rows.withColumn("due", F.timestamp_millis("due_ms")).withColumn("body_bytes", body_bytes(F.col("record")))
-    return named.select(*COLUMNS)
+    return rows.withColumn("body_bytes", body_bytes(F.col("record"))).select(*COLUMNS)
 
 
 def all_entries(
@@ -113,21 +124,23 @@ def all_entries(
 
 def _of_store(table: LocalTimeline | None, store_id: str) -> LocalTimeline | None:
     """The same version, with the ingest progress of this store."""
-    if table is None:
-        return None
-    return replace(table, ingested=table.table.transaction_version(ingest_app(store_id)) or 0)
+    return None if table is None else replace(table, ingested=_ingested(table, store_id))
+
+
+def _ingested(table: LocalTimeline | None, store_id: str) -> int:
+    return 0 if table is None else table.table.transaction_version(ingest_app(store_id)) or 0
 
 
 def tail(spark: SparkSession, broker: KnownBroker, start: int, columns: Sequence[str]) -> DataFrame:
     """The entries of a broker from `start` to the last flushed one, as rows of the timeline."""
-    read = ["queue_offset", *(name for name in columns if name not in ("store_id", "entry_offset"))]
+    read = [name for name in INGESTED_COLUMNS if name != "record" or name in columns]
     options = SourceOptions(TIMER_TOPIC, timeline=True)
     place = QueuePlace(broker.name, 0, broker.address)
     owned = ownership_of(broker.state)
     found = parts(place, start, broker.state.flushed_entry, options.max_rows_per_partition, owned)
     rows = read_parts(spark, [TopicPart(options, part) for part in found], read)
     named = rows.withColumnRenamed("queue_offset", "entry_offset").withColumn("store_id", F.lit(broker.state.store_id))
-    return named.select(*columns)
+    return with_takers(named).select(*columns)
 
 
 def body_bytes(record: Column) -> Column:
@@ -169,4 +182,4 @@ def _read(spark: SparkSession, root: Root, version: int | None, timestamp: str |
     if timestamp is not None:
         reader = reader.option("timestampAsOf", timestamp)
     with spark_errors(f"reading {root.timeline}"):
-        return reader.load(root.timeline)
+        return in_layout_2(reader.load(root.timeline))

@@ -3,7 +3,8 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from latermq.pipeline.windows.survivors import ENTRY, IDENTITY, name
+from latermq.pipeline.timeline.takers import RENEWAL, TAKER, TIMER, name
+from latermq.pipeline.windows.survivors import ENTRY, IDENTITY
 
 DELIVERED, DEAD_LETTER, CANCELLED, MOVED = "delivered", "dead letter", "cancelled", "moved"
 RENEWED, NOT_KEPT, MISSING = "rolled", "not kept", "missing"
@@ -12,31 +13,38 @@ RENEWED, NOT_KEPT, MISSING = "rolled", "not kept", "missing"
 def fates(entries: DataFrame, deliveries: DataFrame, from_ms: int, until_ms: int, kept_from_ms: int = 0) -> DataFrame:
     """The fate of each entry with a due time in [from, until).
 
-    A delivered record decides. Without one, the first cancellation or move after the entry decides. The delivery of a
-    timer due before `kept_from_ms` may have been removed by retention.
+    A delivered record decides. Without one, the first taker after the entry decides. The delivery of a timer due before
+    `kept_from_ms` may have been removed by retention.
     """
-    narrow = entries.select(*ENTRY, "timer_id", "kind", "due_ms", "topic", "unique_key", "keys", name().alias("name"))
     inside = (F.col("due_ms") >= from_ms) & (F.col("due_ms") < until_ms)
-    scheduled = narrow.where((F.col("kind") != "cancel") & inside)
-    changes = narrow.where(F.col("kind") != "timer").select(
-        "store_id", "name", F.col("entry_offset").alias("changed_at"), F.col("kind").alias("changed_by")
+    columns = (*ENTRY, "timer_id", "kind", "due_ms", "topic", "unique_key", "keys")
+    scheduled = entries.where((F.col("taker") == TIMER) & inside).select(*columns, name().alias("name"))
+    takers = entries.where((F.col("taker") == TAKER) & (inside | F.col("due_ms").isNull()))
+    changes = takers.where(F.col("kind") != RENEWAL).select(
+        "store_id",
+        name().alias("name"),
+        F.col("due_ms").alias("place_ms"),
+        F.col("entry_offset").alias("changed_at"),
+        F.col("kind").alias("changed_by"),
     )
     changed = (
-        scheduled.select(*ENTRY, "name")
+        scheduled.select(*ENTRY, "name", "due_ms")
         .join(changes, ["store_id", "name"])
         .where(F.col("changed_at") > F.col("entry_offset"))
+        .where(F.col("place_ms").isNull() | (F.col("place_ms") == F.col("due_ms")))
         .groupBy(*ENTRY)
         .agg(F.min_by("changed_by", "changed_at").alias("changed_by"))
     )
     delivered = deliveries.groupBy(*ENTRY).agg(F.max("dead").alias("dead"), F.min("store_ms").alias("store_ms"))
-    newest = narrow.where(F.col("kind") != "cancel").groupBy(*IDENTITY).agg(F.max("entry_offset").alias("newest"))
+    renewals = takers.where(F.col("kind") == RENEWAL)
+    newest = renewals.groupBy(*IDENTITY).agg(F.max("entry_offset").alias("newest"))
     joined = (
         scheduled.join(delivered, list(ENTRY), "left")
         .join(changed, list(ENTRY), "left")
         .join(newest, list(IDENTITY), "left")
     )
-    columns = (*ENTRY, "timer_id", "topic", "unique_key", "keys", "due_ms", "store_ms", "fate")
-    return joined.withColumn("fate", _fate(kept_from_ms)).select(*columns)
+    result = (*ENTRY, "timer_id", "topic", "unique_key", "keys", "due_ms", "store_ms", "fate")
+    return joined.withColumn("fate", _fate(kept_from_ms)).select(*result)
 
 
 def _fate(kept_from_ms: int) -> Column:

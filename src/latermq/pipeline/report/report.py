@@ -12,13 +12,14 @@ from pyspark.sql import functions as F
 from latermq.errors import InvalidParameter
 from latermq.pipeline.bulk.bulk_job import find_namesrv, find_root
 from latermq.pipeline.driver.known_stores import KnownBroker, find_brokers
-from latermq.pipeline.query.pending_timers import all_entries
+from latermq.pipeline.query.pending_timers import all_entries, count_takers
 from latermq.pipeline.report import reconciliation
 from latermq.pipeline.report.deliveries import kept_records, read_deliveries
 from latermq.pipeline.report.health import BrokerHealth, broker_health
 from latermq.pipeline.report.report_page import render_page
 from latermq.pipeline.spark.spark_failures import spark_errors
-from latermq.pipeline.timeline.root import Root, file_errors, open_root, write_file
+from latermq.pipeline.timeline.root import REPORT_NAME, Root, file_errors, open_root, write_file
+from latermq.pipeline.timeline.takers import TIMER, in_layout_2
 from latermq.pipeline.timeline.timeline import SCHEMA
 from latermq.pipeline.windows import survivors
 from latermq.pipeline.windows.survivors import ENTRY
@@ -92,7 +93,7 @@ def make_report(
     since = until - DAY_MS if from_ms is None else from_ms
     if since >= until or until > now_ms:
         raise InvalidParameter("the period must be in the past and must not be empty", hint="Check --from and --until")
-    name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_ms / 1000))
+    name = time.strftime(REPORT_NAME, time.gmtime(now_ms / 1000))
     report = Report(name, since, until, now_ms, f"{folder.uri}/reports/{name}", absent=absent)
     report.brokers = [broker_health(one.name, one.address, one.state) for one in brokers]
     with spark_errors("building the report"):
@@ -108,7 +109,8 @@ def make_report(
 def _forecast_load(spark: SparkSession, root: Root, brokers: Sequence[KnownBroker], report: Report) -> None:
     needs_records = any(survivors.is_stalled(broker.state) for broker in brokers)
     entries = all_entries(spark, root, brokers, (*_NARROW, "record") if needs_records else _NARROW)
-    waiting = survivors.pending(entries, [broker.state for broker in brokers])
+    states = [broker.state for broker in brokers]
+    waiting = survivors.pending(entries, states, count_takers(root, states))
     _write(reconciliation.forecast(waiting), report, "forecast")
     expected = spark.read.format("delta").load(f"{report.folder}/forecast")
     _write(reconciliation.worst_seconds(expected, WORST_SECONDS), report, "worst_seconds")
@@ -128,14 +130,14 @@ def _forecast_load(spark: SparkSession, root: Root, brokers: Sequence[KnownBroke
 def _reconcile(spark: SparkSession, root: Root, namesrv: str, brokers: Sequence[KnownBroker], report: Report) -> None:
     entries = all_entries(spark, root, brokers, _NARROW)
     if _has_archive(root):
-        archived = spark.read.format("delta").load(root.archive).select(*_NARROW)
+        archived = in_layout_2(spark.read.format("delta").load(root.archive)).select(*_NARROW)
         # An interrupted compaction may have archived rows that are still in the timeline.
-        entries = entries.unionByName(archived).dropDuplicates(list(ENTRY))
+        entries = entries.unionByName(archived).dropDuplicates([*ENTRY, "taker", "due_ms"])
     # For other stores there are no deliveries to compare with.
     entries = entries.where(F.col("store_id").isin([broker.state.store_id for broker in brokers]))
     inside = (F.col("due_ms") >= report.from_ms) & (F.col("due_ms") < report.until_ms)
     topics = sorted(
-        row.topic for row in entries.where(inside & (F.col("kind") != "cancel")).select("topic").distinct().collect()
+        row.topic for row in entries.where(inside & (F.col("taker") == TIMER)).select("topic").distinct().collect()
     )
     kept = kept_records(namesrv, topics, {broker.name for broker in brokers})
     deliveries = read_deliveries(spark, kept, brokers, report.from_ms, report.until_ms)

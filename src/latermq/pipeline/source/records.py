@@ -17,6 +17,7 @@ from latermq.message.properties import (
     MOVE,
     REAL_TOPIC,
     TAGS,
+    TAKES,
     TIMER_DELETE_KEY,
     TIMER_ID,
     TIMER_OUT_MS,
@@ -60,6 +61,7 @@ COLUMN_TYPES: dict[str, pa.DataType] = {
     "unique_key": pa.string(),
     "keys": pa.string(),
     "tags": pa.string(),
+    "takes": pa.string(),
     "born_ms": pa.int64(),
     "store_ms": pa.int64(),
     "replaces_level": pa.int32(),
@@ -190,6 +192,7 @@ class RecordBlock:
             "unique_key": lambda rows: self._texts(self._names, rows),
             "keys": lambda rows: self._texts(self._find(KEYS), rows),
             "tags": lambda rows: self._texts(self._find(TAGS), rows),
+            "takes": lambda rows: self._texts(self._find(TAKES), rows),
             "born_ms": lambda rows: pa.array(self._read.i64(self._starts + BORN_TIMESTAMP_AT)[rows]),
             "store_ms": lambda rows: pa.array(self._read.i64(self._store_timestamps_at)[rows]),
             "replaces_level": lambda rows: pa.array(

@@ -33,6 +33,8 @@ _UNIQUE_COLUMNS = ("record", "unique_key", "entry_offset", "timer_id")
 _COMMON_SETTINGS = {
     **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _UNIQUE_COLUMNS},
     "spark.sql.session.timeZone": "UTC",
+    # Ingest, rolls and compaction run at the same time (pools.py).
+    "spark.scheduler.mode": "FAIR",
     # Otherwise ${env:NAME} in a query would read the environment, which may hold credentials.
     "spark.sql.variable.substitute": "false",
     # The parts of a window are a union of single partitions, which Spark would otherwise merge into one.

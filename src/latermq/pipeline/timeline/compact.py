@@ -1,5 +1,6 @@
 """Compaction: archives rows that are no longer needed, clusters the rest, and removes unused files."""
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -8,35 +9,34 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
+from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
+from pyarrow import fs
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from latermq.config import Duration
 from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.spark.spark_failures import spark_errors
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
-from latermq.pipeline.timeline.root import Root
+from latermq.pipeline.timeline.root import REPORT_NAME, Root, file_errors
 from latermq.pipeline.timeline.table_sync import TableSync, TableSyncs
-from latermq.pipeline.timeline.timeline import SCHEMA
+from latermq.pipeline.timeline.takers import TAKER, TIMER, is_unplaced, placed
+from latermq.pipeline.timeline.timeline import ARCHIVE_PROPERTIES, ARCHIVE_SCHEMA, CLUSTERED_BY, SCHEMA
 from latermq.pipeline.windows.attempts import remove_finished_windows
-from latermq.pipeline.windows.survivors import ENTRY, last_changes, name
+from latermq.pipeline.windows.survivors import ENTRY, MAX_BROADCAST_ROWS
 
 _log = logging.getLogger("latermq.pipeline")
 
 KEEP_MS = int(Duration.parse("7d"))
+ARCHIVE_KEEP_MS = int(Duration.parse("90d"))
 # How long files of older versions are kept. It bounds how long a reader may keep them open and how far back SQL can
 # look.
 VACUUM_HOURS = 168.0
 # A window is a small part of the table. If each file covers a small span of due times, a build can skip most of them.
 FILE_BYTES = 128 << 20
-_ARCHIVE_SCHEMA = StructType([field for field in SCHEMA if field.name != "record"])
-_ARCHIVE_PROPERTIES = {
-    "delta.dataSkippingStatsColumns": "due_ms,timer_id",
-    "delta.enableDeletionVectors": "false",
-    "delta.checkpointPolicy": "classic",
-}
+CONFLICT_TRIES = 5
+_ROW = ("store_id", "entry_offset", "taker", "due_ms")  # identifies a row of the archive
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Compaction:
 
     archived: int
     deleted: int
+    placed_takers: int
     files_before: int
     files_after: int
     windows_removed: int
@@ -57,6 +58,7 @@ def compact(
     states: Sequence[PipelineState],
     *,
     keep_ms: int = KEEP_MS,
+    archive_keep_ms: int = ARCHIVE_KEEP_MS,
     vacuum_hours: float = VACUUM_HOURS,
     fence: Callable[[], None] = lambda: None,
     table_syncs: TableSyncs | None = None,
@@ -69,20 +71,51 @@ def compact(
     syncs = table_syncs or TableSyncs(root)
     fence()
     removed = sum(len(remove_finished_windows(root, state)) for state in states)
-    archived = deleted = before = after = 0
+    if states:
+        remove_old_reports(root, min(state.now_ms for state in states) - archive_keep_ms)
+    archived = deleted = placed_takers = before = after = 0
     if open_local_timeline(root, "") is not None:
         with spark_errors(f"compacting {root.timeline}"):
             before = count_files(spark, root.timeline)
+            placed_takers = place_takers(spark, root, fence=fence)
             archived, deleted = archive_old_rows(
                 spark, root, states, keep_ms=keep_ms, fence=fence, archive_sync=syncs.archive
             )
+            _forget_archived(spark, root, states, archive_keep_ms, fence)
             for address, sync in ((root.timeline, syncs.timeline), (root.archive, syncs.archive)):
                 if DeltaTable.isDeltaTable(spark, address):
                     optimize(spark, address, vacuum_hours, sync, fence=fence)
             after = count_files(spark, root.timeline)
-    done = Compaction(archived, deleted, before, after, removed, time.monotonic() - began_s)
+    done = Compaction(archived, deleted, placed_takers, before, after, removed, time.monotonic() - began_s)
     _log.info("compaction finished: %s", done)
     return done
+
+
+def place_takers(spark: SparkSession, root: Root, *, fence: Callable[[], None] = lambda: None) -> int:
+    """Give unplaced takers the due times of the timers that they end, in one commit. Returns how many there were.
+
+    All entries before a taker are in the table with it, so what it ends is known. One that ends nothing is removed.
+    """
+    local = open_local_timeline(root, "")
+    count = local.unplaced_takers() if local is not None else 0
+    if local is None or not count:
+        return 0
+    timeline = spark.read.format("delta").option("versionAsOf", local.version).load(root.timeline)
+    unplaced = timeline.where(is_unplaced())
+    few = F.broadcast(unplaced) if count <= MAX_BROADCAST_ROWS else unplaced
+    found = placed(few, timeline.where(F.col("taker") == TIMER)).select(*SCHEMA.names)
+    key = "kept.store_id = new.store_id AND kept.entry_offset = new.entry_offset"
+    is_same = f"kept.taker = {TAKER} AND kept.due_ms IS NULL AND new.due_ms IS NULL AND {key}"
+    merge = (
+        DeltaTable.forPath(spark, root.timeline)
+        .alias("kept")
+        .merge(found.unionByName(unplaced.dropDuplicates(list(ENTRY))).alias("new"), is_same)
+        .whenMatchedDelete()
+        .whenNotMatchedInsertAll("new.due_ms IS NOT NULL")
+    )
+    fence()
+    retry_conflicts(merge.execute)
+    return count
 
 
 def archive_old_rows(
@@ -94,72 +127,93 @@ def archive_old_rows(
     fence: Callable[[], None] = lambda: None,
     archive_sync: TableSync | None = None,
 ) -> tuple[int, int]:
-    """Move rows that are no longer needed to the archive. Returns the numbers of archived and deleted rows."""
+    """Move rows that are no longer needed to the archive. Returns the numbers of archived and deleted rows.
+
+    A taker is as old as the timers that it ends, and leaves together with them.
+    """
     old = reduce(or_, (_is_old(root, state, keep_ms) for state in states), F.lit(False))
     table = DeltaTable.forPath(spark, root.timeline)
     # Use one version throughout, whatever is appended in the meantime.
     version = _version(table)
     timeline = spark.read.format("delta").option("versionAsOf", version).load(root.timeline)
     # Usually no row is old, and the file statistics show that without a scan.
-    if timeline.where(old).isEmpty():
+    gone = timeline.where(old).select(*ARCHIVE_SCHEMA.names)
+    if gone.isEmpty():
         return 0, 0
-    cancelled = cancelled_by_old(timeline, old).cache()
-    try:
-        gone = timeline.where(old).select(*_ARCHIVE_SCHEMA.names).union(cancelled).dropDuplicates(list(ENTRY))
-        fence()
-        archived = _append_to_archive(spark, root, gone)
-        (archive_sync or TableSync(root, root.archive)).sync()  # before the timeline deletes anything
-        deleted = 0
-        fence()
-        # Delete cancelled rows before the rows that cancel them. In the other order a crash in between would bring
-        # timers back.
-        if not cancelled.isEmpty():
-            same = "kept.store_id = gone.store_id AND kept.entry_offset = gone.entry_offset"
-            merge = table.alias("kept").merge(cancelled.alias("gone"), same)
-            deleted += _changed_rows(table, "numTargetRowsDeleted", merge.whenMatchedDelete().execute)
-        fence()
-        deleted += _changed_rows(table, "numDeletedRows", lambda: table.delete(old))
-    finally:
-        cancelled.unpersist()
+    fence()
+    archived = _append_to_archive(spark, root, gone.dropDuplicates(list(_ROW)))
+    (archive_sync or TableSync(root, root.archive)).sync()  # before the timeline deletes anything
+    fence()
+    deleted = _changed_rows(table, "numDeletedRows", lambda: retry_conflicts(lambda: table.delete(old)))
     return archived, deleted
 
 
-def cancelled_by_old(timeline: DataFrame, old: Column) -> DataFrame:
-    """Rows that are not old, but that an old cancellation or move cancels. They must be removed together with it."""
-    rest = timeline.where(~old & (F.col("kind") != "cancel"))
-    named = rest.select(*_ARCHIVE_SCHEMA.names, name().alias("name"))
-    joined = named.join(last_changes(timeline.where(old)), ["store_id", "name"])
-    found = joined.where(F.col("changed_at") > F.col("entry_offset"))
-    return found.select(*_ARCHIVE_SCHEMA.names).dropDuplicates(list(ENTRY))
-
-
 def _is_old(root: Root, state: PipelineState, keep_ms: int) -> Column:
-    """The rows of a store that are too old for anything to read them.
-
-    A cancellation or a move may go only if it comes before every cut whose window may still be built. Every attempt of
-    a window, even a later one, must leave out the timers that it cancelled.
-    """
+    """The rows of a store that are too old for anything to read them."""
     timeline = open_local_timeline(root, state.store_id)
     ingested = 0 if timeline is None else timeline.ingested
-    first_cut = min([window.cut_entry for window in state.windows], default=state.ingest_offset)
     return (
         (F.col("store_id") == state.store_id)
         & (F.col("due_ms") < state.done_wake_ms - keep_ms)
         & (F.col("entry_offset") < min(state.done_upto, ingested))
-        & ((F.col("kind") == "timer") | (F.col("entry_offset") < first_cut))
     )
 
 
+def retry_conflicts(change: Callable[[], object]) -> None:
+    """Change a table, again if a commit of ingest came in between."""
+    for tries in itertools.count(1):
+        try:
+            change()
+            return
+        except DeltaConcurrentModificationException:
+            if tries == CONFLICT_TRIES:
+                raise
+
+
 def _append_to_archive(spark: SparkSession, root: Root, gone: DataFrame) -> int:
-    builder = DeltaTable.createIfNotExists(spark).location(root.archive).addColumns(_ARCHIVE_SCHEMA).clusterBy("due_ms")
-    for key, value in _ARCHIVE_PROPERTIES.items():
+    builder = (
+        DeltaTable.createIfNotExists(spark).location(root.archive).addColumns(ARCHIVE_SCHEMA).clusterBy(*CLUSTERED_BY)
+    )
+    for key, value in ARCHIVE_PROPERTIES.items():
         builder = builder.property(key, value)
     table = builder.execute()
     span = gone.agg(F.min("due_ms"), F.max("due_ms")).first()
     assert span is not None
-    archived = table.toDF().where(F.col("due_ms").between(*span)).select(*ENTRY)
-    new = gone.join(archived, list(ENTRY), "left_anti").select(*_ARCHIVE_SCHEMA.names)
+    archived = table.toDF().where(F.col("due_ms").between(*span)).select(*_ROW)
+    new = gone.join(archived, list(_ROW), "left_anti").select(*ARCHIVE_SCHEMA.names)
     return _changed_rows(table, "numOutputRows", lambda: new.write.format("delta").mode("append").save(root.archive))
+
+
+def _forget_archived(
+    spark: SparkSession, root: Root, states: Sequence[PipelineState], keep_ms: int, fence: Callable[[], None]
+) -> None:
+    """Delete rows from the archive that were due long ago. Usually the file statistics show that there are none."""
+    if not states or not DeltaTable.isDeltaTable(spark, root.archive):
+        return
+    is_over = F.col("due_ms") < min(state.done_wake_ms for state in states) - keep_ms
+    archive = DeltaTable.forPath(spark, root.archive)
+    if not archive.toDF().where(is_over).isEmpty():
+        fence()
+        archive.delete(is_over)
+
+
+def remove_old_reports(root: Root, before_ms: int) -> list[str]:
+    """Remove reports made before this time, which their names state. Returns their names."""
+    last = time.strftime(REPORT_NAME, time.gmtime(max(0, before_ms) / 1000))
+    with file_errors(f"the reports at {root.uri}"):
+        found = root.files.get_file_info(fs.FileSelector(root.at("reports"), allow_not_found=True))
+        old = [one for one in found if one.type == fs.FileType.Directory and _is_report(one.base_name)]
+        old = [one for one in old if one.base_name < last]
+        for one in old:
+            root.files.delete_dir(one.path)
+    return sorted(one.base_name for one in old)
+
+
+def _is_report(name: str) -> bool:
+    try:
+        return bool(time.strptime(name, REPORT_NAME))
+    except ValueError:  # a folder of a user's
+        return False
 
 
 def optimize(

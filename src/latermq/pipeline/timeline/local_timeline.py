@@ -3,36 +3,90 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from latermq.arrays import Ints
 from latermq.errors import ConfigError, CorruptStore, LaterMQError, StoreError
 from latermq.handover.cut import FOREVER_MS
 from latermq.handover.window import Window
 from latermq.pipeline.timeline.root import Root
 
 SCHEMA_VERSION_PROPERTY = "latermq.schema.version"
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
+# Tables of version 1 are read until a driver has migrated them: their windows may become due before that.
+READABLE_VERSIONS = ("1", "2")
 _RECORD = pa.large_binary()  # the records of one array may exceed 2 GiB
 _NAME = pa.large_string()
 
-# Finds the same rows as survivors.py; test_pipeline_local_build.py fails if the two differ.
-_SURVIVING_ROWS = """
-WITH far AS (
+_FAR = """
     SELECT entry_offset, timer_id, due_ms, topic || '+' || unique_key AS name, record
     FROM timeline
-    WHERE {in_window} AND kind <> 'cancel' AND record IS NOT NULL
-), change AS (
-    SELECT CASE WHEN kind = 'cancel' THEN unique_key ELSE topic || '+' || unique_key END AS name,
-           MAX(entry_offset) AS entry_offset
+    WHERE {in_window} AND record IS NOT NULL
+"""
+_TAKER_NAME = "CASE WHEN kind = 'cancel' THEN unique_key ELSE topic || '+' || unique_key END AS name"
+# Finds the same rows as survivors.py; test_pipeline_spark_build.py fails if the two differ.
+_SURVIVING_ROWS = f"""
+WITH far AS ({_FAR}), placed AS (
+    SELECT {_TAKER_NAME}, due_ms, MAX(entry_offset) AS entry_offset
     FROM timeline
-    WHERE store_id = '{store_id}' AND kind <> 'timer' AND entry_offset < {cut_entry}
+    WHERE {{in_window}} AND taker = 1 AND kind <> 'renewal'
+    GROUP BY 1, 2
+), unplaced AS (
+    SELECT {_TAKER_NAME}, MAX(entry_offset) AS entry_offset
+    FROM timeline
+    WHERE store_id = '{{store_id}}' AND entry_offset < {{cut_entry}} AND taker = 1 AND due_ms IS NULL
+    GROUP BY 1
+), renewed AS (
+    SELECT timer_id, due_ms, MAX(entry_offset) AS entry_offset
+    FROM timeline
+    WHERE {{in_window}} AND taker = 1 AND kind = 'renewal'
+    GROUP BY 1, 2
+)
+SELECT far.* FROM far
+LEFT ANTI JOIN placed
+    ON far.name = placed.name AND far.due_ms = placed.due_ms AND placed.entry_offset > far.entry_offset
+LEFT ANTI JOIN unplaced ON far.name = unplaced.name AND unplaced.entry_offset > far.entry_offset
+LEFT ANTI JOIN renewed
+    ON far.timer_id = renewed.timer_id AND far.due_ms = renewed.due_ms AND renewed.entry_offset > far.entry_offset
+"""
+_SURVIVING_ROWS_1 = f"""
+WITH far AS ({_FAR}), change AS (
+    SELECT {_TAKER_NAME}, MAX(entry_offset) AS entry_offset
+    FROM timeline
+    WHERE store_id = '{{store_id}}' AND kind <> 'timer' AND entry_offset < {{cut_entry}}
     GROUP BY 1
 )
 SELECT far.* FROM far LEFT ANTI JOIN change ON far.name = change.name AND change.entry_offset > far.entry_offset
 """
+_ROWS_FROM = """
+SELECT entry_offset, kind, due_ms, topic, unique_key, record, '' AS takes FROM timeline
+WHERE {of_store} AND taker = 0 AND (kind = 'move' OR record IS NOT NULL)
+UNION ALL
+SELECT entry_offset, kind, COALESCE(MAX(due_ms), 0), topic, unique_key, NULL, string_agg(CAST(due_ms AS STRING), ',')
+FROM timeline WHERE {of_store} AND taker = 1 AND kind = 'cancel'
+GROUP BY entry_offset, kind, topic, unique_key
+ORDER BY entry_offset
+"""
+_ROWS_FROM_1 = """
+SELECT entry_offset, kind, due_ms, topic, unique_key, record, '' AS takes FROM timeline
+WHERE {of_store} AND (kind <> 'timer' OR record IS NOT NULL) ORDER BY entry_offset
+"""
 _RECORDS = "SELECT entry_offset, record FROM timeline WHERE {in_window} AND record IS NOT NULL"
+_TAKERS = """
+SELECT COALESCE(SUM(CASE WHEN due_ms IS NOT NULL AND kind <> 'renewal' THEN 1 ELSE 0 END), 0) AS placed,
+    COALESCE(SUM(CASE WHEN kind = 'renewal' THEN 1 ELSE 0 END), 0) AS renewals,
+    COALESCE(SUM(CASE WHEN due_ms IS NULL THEN 1 ELSE 0 END), 0) AS unplaced
+FROM timeline WHERE taker = 1
+"""
+_CHANGES_1 = """
+SELECT 0 AS placed, COALESCE(SUM(CASE WHEN kind = 'timer' THEN 1 ELSE 0 END), 0) AS renewals,
+    COALESCE(SUM(CASE WHEN kind <> 'timer' THEN 1 ELSE 0 END), 0) AS unplaced
+FROM timeline WHERE kind <> 'timer' OR timer_id <> entry_offset
+"""
+_UNPLACED = "SELECT COUNT(*) AS takers FROM timeline WHERE taker = 1 AND due_ms IS NULL"
 
 
 @dataclass(frozen=True)
@@ -42,13 +96,14 @@ class LocalTimeline:
     table: DeltaTable
     version: int
     ingested: int  # this version holds all entries below it
+    layout: int = 2  # 1 until a driver has migrated the table
 
     def surviving_rows(self, window: Window) -> Iterator[pa.RecordBatch]:
-        """The window's rows not cancelled within the table: keys, name and record, in any order.
+        """The window's rows that no taker in the table ends: keys, name and record, in any order.
 
         A row may come twice, and a timer may have several entries.
         """
-        sql = _SURVIVING_ROWS.format(
+        sql = (_SURVIVING_ROWS_1 if self.layout == 1 else _SURVIVING_ROWS).format(
             in_window=_window_predicate(window, window.from_ms, window.until_ms - 1),
             store_id=_escaped(window.store_id),
             cut_entry=window.cut_entry,
@@ -77,12 +132,42 @@ class LocalTimeline:
         return row["first"], row["last"]
 
     def rows_from(self, store_id: str, entry: int) -> Iterator[pa.RecordBatch]:
-        """A store's far timers, cancellations and moves from this entry on, in order."""
-        return self._query(
-            "SELECT entry_offset, kind, due_ms, topic, unique_key, record FROM timeline "
-            f"WHERE store_id = '{_escaped(store_id)}' AND entry_offset >= {entry} "
-            "AND (kind <> 'timer' OR record IS NOT NULL) ORDER BY entry_offset"
-        )
+        """A store's far timers, cancels and moves from this entry on, in order, with the places of what cancels end."""
+        of_store = f"store_id = '{_escaped(store_id)}' AND entry_offset >= {entry}"
+        return self._query((_ROWS_FROM_1 if self.layout == 1 else _ROWS_FROM).format(of_store=of_store))
+
+    def estimated_rows(self, window: Window) -> int:
+        """About how many rows are due in a window, by the statistics of the files, as if due times were even."""
+        files = pa.table(self.table.get_add_actions(flatten=True))
+        if not files.num_rows:
+            return 0
+        rows = files.column("num_records").fill_null(0).to_numpy()
+        # A file without statistics counts in full.
+        low = _statistics(files, "min.due_ms", window.from_ms)
+        high = _statistics(files, "max.due_ms", window.from_ms)
+        shared = np.minimum(high + 1, window.until_ms) - np.maximum(low, window.from_ms)
+        share = np.clip(shared / np.maximum(high + 1 - low, 1), 0, 1)
+        for bound, is_outside in (("min.store_id", np.greater), ("max.store_id", np.less)):
+            if bound in files.schema.names:
+                store_ids = files.column(bound).cast(pa.string()).fill_null(window.store_id).to_pylist()
+                share[is_outside(np.array(store_ids, dtype=object), window.store_id)] = 0
+        return int((rows * share).sum())
+
+    def taker_counts(self) -> tuple[int, int, int]:
+        """The numbers of placed takers other than renewals, of renewals, and of unplaced takers, of all stores."""
+        if self.layout == 1:
+            [batch] = self._query(_CHANGES_1)
+        else:
+            [batch] = self._query(_TAKERS)
+        [row] = batch.to_pylist()
+        return row["placed"], row["renewals"], row["unplaced"]
+
+    def unplaced_takers(self) -> int:
+        """The number of takers of all stores without a due time, which every read must consider."""
+        if self.layout == 1:
+            return 0
+        [batch] = self._query(_UNPLACED)
+        return int(batch.column("takers")[0].as_py())
 
     def _query(self, sql: str) -> Iterator[pa.RecordBatch]:
         try:
@@ -102,18 +187,29 @@ def open_local_timeline(root: Root, store_id: str, version: int | None = None) -
         version = table.version()
         schema_version = table.metadata().configuration.get(SCHEMA_VERSION_PROPERTY)
         ingested = table.transaction_version(f"latermq-ingest-{store_id}")
+        columns = table.schema().fields
     except TableNotFoundError as error:
         if not root.is_local and "scheme" in str(error):
             raise _read_error(uri, error) from error
         return None
     except (DeltaError, OSError, ValueError) as error:
         raise _read_error(uri, error) from error
-    if schema_version != SCHEMA_VERSION:
+    if schema_version not in READABLE_VERSIONS:
         raise ConfigError(
             f"the timeline {uri} has schema version {schema_version}, not {SCHEMA_VERSION}",
             hint="Use the release that wrote it, or set pipeline.timeline to another folder",
         )
-    return LocalTimeline(table, version, ingested or 0)
+    # A driver that migrates a table sets the version first, so that older releases keep away, and the columns after it.
+    layout = 2 if any(column.name == "taker" for column in columns) else 1
+    return LocalTimeline(table, version, ingested or 0, layout)
+
+
+def _statistics(files: pa.Table, name: str, default: int) -> Ints:
+    """A column of file statistics, with a default for files that have none."""
+    if name not in files.schema.names:
+        return np.full(files.num_rows, default, np.int64)
+    values: Ints = files.column(name).cast(pa.int64()).fill_null(default).to_numpy()
+    return values
 
 
 def _window_predicate(window: Window, first_due_ms: int, last_due_ms: int) -> str:

@@ -17,6 +17,7 @@ from latermq.pipeline.timeline import s3
 from latermq.pipeline.timeline.durable import sync_file, sync_folders
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+REPORT_NAME = "%Y%m%dT%H%M%SZ"  # of a folder below `reports/`: when the report was made
 
 
 @dataclass(frozen=True)

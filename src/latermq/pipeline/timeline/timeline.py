@@ -1,10 +1,10 @@
-"""The timeline: one Delta table with every far timer, cancellation and move of all brokers."""
+"""The timeline: one Delta table with every timer of all brokers, and with the takers that end timers."""
 
 from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from latermq.errors import CorruptStore, StoreError
 from latermq.pipeline.spark.spark_failures import first_line
@@ -23,18 +23,29 @@ SCHEMA = StructType(
         StructField("keys", StringType()),
         StructField("tags", StringType()),
         StructField("record", BinaryType()),
+        StructField("taker", IntegerType()),  # not a boolean, of which Delta keeps no statistics
+        StructField("due", TimestampType()),  # the same as due_ms, so that conditions on it skip files
     ]
 )
+CLUSTERED_BY = ("store_id", "due_ms")
 # Only features that delta-rs can read, because the broker builds windows without Spark when it must.
 PROPERTIES = {
     SCHEMA_VERSION_PROPERTY: SCHEMA_VERSION,
-    "delta.dataSkippingStatsColumns": "due_ms,timer_id",
+    "delta.dataSkippingStatsColumns": "store_id,due_ms,due,taker,topic,entry_offset,timer_id",
     "delta.enableDeletionVectors": "false",
     "delta.columnMapping.mode": "none",
     "delta.enableTypeWidening": "false",
     "delta.checkpointPolicy": "classic",
     # A checkpoint takes two seconds. Without one a reader only opens a few more small files.
     "delta.checkpointInterval": "50",
+    # Ingest commits every half minute. Compaction keeps files for as long.
+    "delta.logRetentionDuration": "interval 7 days",
+}
+ARCHIVE_SCHEMA = StructType([field for field in SCHEMA if field.name != "record"])
+ARCHIVE_PROPERTIES = {
+    "delta.dataSkippingStatsColumns": "store_id,due_ms,timer_id",
+    "delta.enableDeletionVectors": "false",
+    "delta.checkpointPolicy": "classic",
 }
 
 
@@ -45,9 +56,12 @@ def ingest_app(store_id: str) -> str:
 
 def create_timeline(spark: SparkSession, root: Root) -> None:
     """Create the table unless it exists. A table with another schema version is refused."""
-    if open_local_timeline(root, "") is not None:
+    known = open_local_timeline(root, "")
+    if known is not None:
+        if known.layout == 1:  # replaced by an old one since this driver started
+            raise StoreError(f"the timeline {root.timeline} has schema version 1", hint="Restart the pipeline")
         return
-    builder = DeltaTable.createIfNotExists(spark).location(root.timeline).addColumns(SCHEMA).clusterBy("due_ms")
+    builder = DeltaTable.createIfNotExists(spark).location(root.timeline).addColumns(SCHEMA).clusterBy(*CLUSTERED_BY)
     for name, value in PROPERTIES.items():
         builder = builder.property(name, value)
     try:

@@ -3,7 +3,7 @@
 import os
 import secrets
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -115,8 +115,9 @@ def write_attempt(
     ingest_offset: int,
     now_ms: int,
     name: str = "",
+    fence: Callable[[], None] = lambda: None,
 ) -> Attempt:
-    """Write sorted rows as an attempt. A failure leaves nothing that looks like an attempt."""
+    """Write sorted rows as an attempt. A failure, also one of `fence`, leaves nothing that looks like an attempt."""
     name = name or attempt_name(made_by, now_ms)
     folder = begin_attempt(root, window, name)
     files: list[WindowFile] = []
@@ -124,6 +125,7 @@ def write_attempt(
         with file_errors(f"window {window.number} at {root.uri}"):
             for part in _parts(checked_groups(row_groups(batches), window)):
                 files.append(write_part(root, f"{folder}/{part_name(len(files))}", part))
+        fence()
         return publish_attempt(
             root, window, name, files, made_by=made_by, table_version=table_version, ingest_offset=ingest_offset
         )

@@ -4,6 +4,7 @@ The read order makes the window complete, whatever ingest does in the meantime. 
 ingest offset, then the newest version of the table, then the broker's entries from there to the cut.
 """
 
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -61,14 +62,16 @@ class _Rows:
 
 @dataclass
 class _RowCollector:
-    """Collects rows batch by batch."""
+    """Collects rows batch by batch. Records that exceed the limit are dropped, or moved to a file and mapped."""
 
     held_bytes: int
+    spills: bool = False
     keys: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
     names: list[pa.Array] = field(default_factory=list)
     sizes: list[Ints] = field(default_factory=list)
     records: list[pa.Array] = field(default_factory=list)
     total_bytes: int = 0
+    spill: "_Spill | None" = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         self.keys.append(tuple(batch.column(name).to_numpy() for name in ("due_ms", "entry_offset", "timer_id")))
@@ -76,25 +79,53 @@ class _RowCollector:
         record = batch.column("record")
         self.sizes.append(pc.binary_length(record).to_numpy(zero_copy_only=False).astype(np.int64))
         self.total_bytes += int(self.sizes[-1].sum())
+        self.records.append(record)
         if self.total_bytes > self.held_bytes:
+            if self.spills:
+                self.spill = self.spill or _Spill()
+                self.spill.write(self.records)
             self.records.clear()
-        else:
-            self.records.append(record)
 
     def rows(self) -> _Rows:
         due_ms, entry_offset, timer_id = (np.concatenate([_EMPTY, *column]) for column in _columns(self.keys, 3))
-        fits = self.total_bytes <= self.held_bytes
+        records = None
+        if self.spill is not None:
+            records = self.spill.read()
+        elif self.total_bytes <= self.held_bytes:
+            records = pa.chunked_array(self.records, pa.large_binary())
         return _Rows(
             due_ms,
             entry_offset,
             timer_id,
             pa.chunked_array(self.names, pa.large_string()),
             np.concatenate([_EMPTY, *self.sizes]),
-            pa.chunked_array(self.records, pa.large_binary()) if fits else None,
+            records,
         )
 
 
+class _Spill:
+    """Records in a temporary file, which has no name and vanishes with the last array that refers to it."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 -- closed with this object
+        self._writer = pa.ipc.new_file(self._file, _RECORDS)
+
+    def write(self, records: list[pa.Array]) -> None:
+        for record in records:
+            self._writer.write(pa.record_batch([record], schema=_RECORDS))
+
+    def read(self) -> pa.ChunkedArray:
+        self._writer.close()
+        self._file.flush()
+        mapped = pa.memory_map(f"/proc/self/fd/{self._file.fileno()}")
+        return pa.ipc.open_file(mapped).read_all().column("record")
+
+    def __del__(self) -> None:
+        self._file.close()  # the arrays have mapped it
+
+
 _EMPTY = np.empty(0, np.int64)
+_RECORDS = pa.schema([("record", pa.large_binary())])
 _SEPARATOR = pa.scalar("+", pa.large_string())
 
 
@@ -112,9 +143,19 @@ class Tail:
 
 
 def build_locally(
-    root: Root, state: PipelineState, window: Window, pull: Pull, *, now_ms: int, held_bytes: int = HELD_BYTES
+    root: Root,
+    state: PipelineState,
+    window: Window,
+    pull: Pull,
+    *,
+    now_ms: int,
+    held_bytes: int = HELD_BYTES,
+    made_by: str = MADE_BY,
+    fence: Callable[[], None] = lambda: None,
 ) -> Attempt:
     """Build an attempt of a window. The caller must fetch `state` before anything else is read.
+
+    `fence` is called before the attempt is published, and may raise.
 
     After a power cut the table's last commits may be torn, and no driver may have removed them yet. The build then uses
     the last version before them, and the log holds the rest. Otherwise an empty commit would read as one that did
@@ -122,15 +163,16 @@ def build_locally(
     """
     timeline = open_local_timeline(root, state.store_id, newest_intact_version(root, root.timeline))
     start = tail_start(root, state, timeline)
-    tail = read_tail(state, window, start, pull)
+    tail = read_tail(state, window, start, pull, held_bytes=held_bytes)
     return write_attempt(
         root,
         window,
         window_batches(timeline, window, tail, held_bytes=held_bytes),
-        made_by=MADE_BY,
+        made_by=made_by,
         table_version=-1 if timeline is None else timeline.version,
         ingest_offset=start,
         now_ms=now_ms,
+        fence=fence,
     )
 
 
@@ -147,9 +189,9 @@ def tail_start(root: Root, state: PipelineState, timeline: LocalTimeline | None)
     return max(ingested, state.min_entry)
 
 
-def read_tail(state: PipelineState, window: Window, start: int, pull: Pull) -> Tail:
-    """The window's timers, and all cancellations and moves, from entry `start` to the cut."""
-    collector = _RowCollector(held_bytes=1 << 62)
+def read_tail(state: PipelineState, window: Window, start: int, pull: Pull, *, held_bytes: int = HELD_BYTES) -> Tail:
+    """The window's timers, and all cancels and moves that may end them, from entry `start` to the cut."""
+    collector = _RowCollector(held_bytes, spills=True)
     names: list[pa.Array] = []
     entries: list[Ints] = []
     position = start
@@ -164,7 +206,7 @@ def read_tail(state: PipelineState, window: Window, start: int, pull: Pull) -> T
             )
         position += len(offsets)
         before_cut = offsets < window.cut_entry
-        changes = np.flatnonzero(before_cut & cancels(block.kinds))
+        changes = _changes_in(block, np.flatnonzero(before_cut & cancels(block.kinds)), window)
         if len(changes):
             names.append(_names(block, changes))
             entries.append(offsets[changes])
@@ -206,8 +248,6 @@ def window_batches(
     while start < len(order):
         before = int(ends[start - 1]) if start else 0
         end = max(start + 1, int(np.searchsorted(ends, before + held_bytes, side="right")))
-        if stored.records is not None:  # everything is in memory already
-            end = len(order)
         chunk = slice(start, end)
         values, at = _records_of(timeline, window, stored, fresh, order[chunk], due_ms[chunk], entries[chunk])
         for first in range(0, end - start, _BATCH_ROWS):
@@ -253,34 +293,74 @@ def _records_of(
 ) -> tuple[pa.Array, Ints]:
     """The records of some rows: an array, and the index of each row's record in it."""
     assert fresh.records is not None
-    if stored.records is not None:
-        values = _concat([*stored.records.chunks, *fresh.records.chunks])
-        return values, order
-    assert timeline is not None
     is_fresh = order >= len(stored)
-    from_table = np.sort(entries[~is_fresh])
+    at = np.empty(len(order), np.int64)
+    if stored.records is not None:
+        chunks = _take(stored.records, order[~is_fresh], at, ~is_fresh, 0)
+    else:
+        chunks = _read_records(timeline, window, entries, ~is_fresh, at, (int(due_ms[0]), int(due_ms[-1])))
+    chunks += _take(fresh.records, order[is_fresh] - len(stored), at, is_fresh, sum(map(len, chunks)))
+    return _concat(chunks), at
+
+
+def _take(records: pa.ChunkedArray, indexes: Ints, at: Ints, rows: Bools, first: int) -> list[pa.Array]:
+    """Some records, chunk by chunk, so that nothing else is copied. `at` gets the place of each, counted from `first`.
+
+    `rows` are the rows of `at` to which these records belong, in order.
+    """
+    starts = np.cumsum([0, *map(len, records.chunks)])
+    by_place = np.argsort(indexes, kind="stable")
+    ordered = indexes[by_place]
+    bounds = np.searchsorted(ordered, starts)
+    chunks = [
+        chunk.take(pa.array(ordered[low:high] - start))
+        for chunk, start, low, high in zip(records.chunks, starts[:-1], bounds[:-1], bounds[1:], strict=True)
+        if low < high
+    ]
+    places = np.empty(len(indexes), np.int64)
+    places[by_place] = first + np.arange(len(indexes))
+    at[rows] = places
+    return chunks
+
+
+def _read_records(
+    timeline: LocalTimeline | None, window: Window, entries: Ints, rows: Bools, at: Ints, dues_ms: tuple[int, int]
+) -> list[pa.Array]:
+    """The records of some rows, from the table. `at` gets the place of each."""
+    assert timeline is not None
+    from_table = np.sort(entries[rows])
     chunks: list[pa.Array] = []
     found: list[Ints] = []
-    for batch in timeline.records(window, int(due_ms[0]), int(due_ms[-1])):
+    for batch in timeline.records(window, *dues_ms):
         offsets = batch.column("entry_offset").to_numpy()
-        at = np.minimum(np.searchsorted(from_table, offsets), max(len(from_table) - 1, 0))
-        wanted = from_table[at] == offsets if len(from_table) else np.zeros(len(offsets), np.bool_)
+        nearest = np.minimum(np.searchsorted(from_table, offsets), max(len(from_table) - 1, 0))
+        wanted = from_table[nearest] == offsets if len(from_table) else np.zeros(len(offsets), np.bool_)
         chunks.append(batch.column("record").filter(pa.array(wanted)))
         found.append(offsets[wanted])
     read = np.concatenate([_EMPTY, *found])
-    fresh_at = order[is_fresh] - len(stored)
-    chunks.append(_concat(fresh.records.chunks).take(pa.array(fresh_at)))
     places, first = np.unique(read, return_index=True)
     if len(places) != len(from_table):
         raise CorruptStore(f"rows of window {window.number} vanished from the timeline during the read")
-    at = np.empty(len(order), np.int64)
-    at[~is_fresh] = first[np.searchsorted(places, entries[~is_fresh])]
-    at[is_fresh] = len(read) + np.arange(len(fresh_at))
-    return _concat(chunks), at
+    at[rows] = first[np.searchsorted(places, entries[rows])]
+    return chunks
 
 
 def _concat(chunks: list[pa.Array]) -> pa.Array:
     return pa.concat_arrays([pa.array([], pa.large_binary()), *chunks])
+
+
+def _changes_in(block: RecordBlock, rows: Ints, window: Window) -> Ints:
+    """Those of these cancels and moves that may end timers of the window: they state its span, or no span."""
+    if not len(rows):
+        return rows
+    takes = block.batch(("takes",), rows).column("takes").to_pylist()
+    return rows[[one is None or _is_any_in(one, window) for one in takes]]
+
+
+def _is_any_in(takes: str, window: Window) -> bool:
+    dues = takes.split(",")
+    # Texts that are not numbers state no span, as in takers.py.
+    return any(not due.isdecimal() or window.from_ms <= int(due) < window.until_ms for due in dues)
 
 
 def _names(block: RecordBlock, rows: Ints) -> pa.Array:

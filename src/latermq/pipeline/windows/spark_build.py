@@ -1,4 +1,4 @@
-"""The window build on Spark: builds an attempt of every window that ingest has passed, and reports it to the broker."""
+"""The driver's window builds: an attempt of every window that ingest has passed, on Spark if the window is large."""
 
 import itertools
 import logging
@@ -14,9 +14,11 @@ from latermq.errors import CorruptStore, LaterMQError, StoreError
 from latermq.handover.manifest import WindowFile
 from latermq.handover.window import Window, pending_windows
 from latermq.model.pipeline_state import PipelineState
+from latermq.pipeline.spark.pools import ROLL_POOL, use_pool
 from latermq.pipeline.spark.spark_failures import spark_errors
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.root import Root, file_errors, open_root
+from latermq.pipeline.timeline.takers import in_layout_2
 from latermq.pipeline.windows.attempt_writer import (
     PART_ROWS,
     attempt_name,
@@ -30,11 +32,13 @@ from latermq.pipeline.windows.attempt_writer import (
     write_part,
 )
 from latermq.pipeline.windows.attempts import Attempt, attempt_folder, find_attempt
+from latermq.pipeline.windows.local_build import build_locally
 from latermq.pipeline.windows.survivors import window_rows, window_shape
 
 _log = logging.getLogger("latermq.pipeline")
 
 MADE_BY = "spark"
+MADE_BY_DRIVER = "driver"  # without Spark; `local` is the broker's own build
 _PART = pa.schema(
     [
         ("part", pa.int32()),
@@ -57,14 +61,16 @@ def build_ready_windows(
     state: PipelineState,
     report: Callable[[int, str], None],
     *,
+    local_rows: int = -1,
     fence: Callable[[], None] = lambda: None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> list[Attempt]:
     """Build an attempt of every window that the broker waits for and ingest has passed. Returns the new attempts.
 
     An existing attempt is reported again: the earlier report may have been lost, and the broker knows which attempt it
-    loads. `fence` raises when another driver has begun. A failed window does not stop later ones from being built. Its
-    error is raised at the end, and the broker builds that window itself in time.
+    loads. Windows of at most `local_rows` rows are built without Spark, which is faster for them. `fence` raises when
+    another driver has begun. A failed window does not stop later ones from being built. Its error is raised at the end,
+    and the broker builds that window itself in time.
     """
     built = []
     errors: list[LaterMQError] = []
@@ -76,7 +82,12 @@ def build_ready_windows(
             attempt = find_attempt(root, window)
             if attempt is None:
                 fence()
-                attempt = build_window(spark, root, window, now_ms=now_ms(), fence=fence)
+                if _is_small(root, window, local_rows):
+                    attempt = build_locally(
+                        root, state, window, _no_tail, now_ms=now_ms(), made_by=MADE_BY_DRIVER, fence=fence
+                    )
+                else:
+                    attempt = build_window(spark, root, window, now_ms=now_ms(), fence=fence)
                 built.append(attempt)
         except (CorruptStore, StoreError) as error:
             fence()  # the fence may be what failed
@@ -86,6 +97,20 @@ def build_ready_windows(
     if errors:
         raise errors[0]
     return built
+
+
+def _is_small(root: Root, window: Window, local_rows: int) -> bool:
+    if local_rows < 0:
+        return False
+    timeline = open_local_timeline(root, window.store_id)
+    return timeline is not None and timeline.estimated_rows(window) <= local_rows
+
+
+def _no_tail(start: int, until: int) -> Iterator[bytes]:
+    raise CorruptStore(
+        f"the timeline lacks the entries from {start} to {until}, although ingest has passed them",
+        hint="Check whether the table was restored from an old backup",
+    )
 
 
 def build_window(
@@ -114,7 +139,8 @@ def build_window(
     begin_attempt(root, window, name)
     try:
         with spark_errors(f"building window {window.number} from {root.timeline}"):
-            table = spark.read.format("delta").option("versionAsOf", timeline.version).load(root.timeline)
+            use_pool(spark, ROLL_POOL)
+            table = in_layout_2(spark.read.format("delta").option("versionAsOf", timeline.version).load(root.timeline))
             shape = window_shape(table, window, part_rows)
             files = write_parts(window_rows(table, window, shape), root.uri, window, name)
         fence()

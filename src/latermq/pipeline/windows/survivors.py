@@ -1,7 +1,10 @@
-"""Timers minus the cancelled and moved ones: transforms of timeline rows that do no I/O themselves.
+"""Timers minus those that takers end: transforms of rows of the timeline that do no I/O themselves.
 
-A cancellation or a move cancels every earlier entry of the same store and name. local_timeline.py states the same rule
-in delta-rs SQL.
+A taker ends every earlier entry of the same store and name (a renewal: of the same timer) that is due when the taker
+says, or at any time if the taker is unplaced. local_timeline.py states the same rule in delta-rs SQL.
+
+A taker is compared with timers of the same due time only. So a condition on due times, which Spark applies to both
+sides of the join, selects the files of that span and no others.
 """
 
 import itertools
@@ -10,112 +13,110 @@ from functools import reduce
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
 from latermq.handover.window import Window
 from latermq.model.pipeline_state import PipelineState
+from latermq.pipeline.timeline.takers import RENEWAL, TAKER, TIMER, is_unplaced, name
 from latermq.pipeline.windows.attempts import KEY, SCHEMA
 
 ENTRY = ("store_id", "entry_offset")
 IDENTITY = ("store_id", "timer_id")
-# Ranges of delivered entries are split at multiples of this, so that rows can be joined by equality.
+# Ranges of delivered entries are split at multiples of a power of two, so that rows can be joined by equality.
 _BUCKET_BITS = 16
+MAX_PIECES = 100_000  # of ranges; longer buckets keep to it
 _MAX_PARTS = 64
-_MAX_BROADCAST_ROWS = 500_000  # rows of names or numbers: at most about 100 MB in memory
+MAX_BROADCAST_ROWS = 500_000  # of names or numbers: at most about 100 MB in memory
 
 
-def name() -> Column:
-    """The name of a row. A cancellation holds the full name as its unique key."""
-    whole = F.concat(F.col("topic"), F.lit("+"), F.col("unique_key"))
-    return F.when(F.col("kind") == "cancel", F.col("unique_key")).otherwise(whole)
+class TakerCounts(NamedTuple):
+    """The numbers of takers to compare timers with. Few are sent to all tasks; with None, Spark decides by size."""
+
+    placed: int | None = None
+    renewals: int | None = None
+    unplaced: int | None = None
 
 
-def last_changes(timeline: DataFrame) -> DataFrame:
-    """The last entry that cancelled or moved each name: store_id, name, changed_at."""
-    changes = timeline.where(F.col("kind") != "timer").select("store_id", name().alias("name"), "entry_offset")
-    return changes.groupBy("store_id", "name").agg(F.max("entry_offset").alias("changed_at"))
+UNCOUNTED = TakerCounts()
 
 
-def before_entry(timeline: DataFrame, cut_entry: int | None) -> DataFrame:
-    """The rows before a cut, or all rows."""
-    return timeline if cut_entry is None else timeline.where(F.col("entry_offset") < cut_entry)
+def without_taken(timers: DataFrame, takers: DataFrame, counts: TakerCounts = UNCOUNTED) -> DataFrame:
+    """The timers that no taker ends, with all their columns."""
+    is_renewal = F.col("kind") == RENEWAL
+    is_placed = F.col("due_ms").isNotNull()
+    left = timers
+    if counts.placed != 0:
+        left = _anti_join(left, takers.where(is_placed & ~is_renewal), counts.placed, is_placed=True, key=name())
+    if counts.renewals != 0:
+        renewals = takers.where(is_placed & is_renewal)
+        left = _anti_join(left, renewals, counts.renewals, is_placed=True, key=F.col("timer_id"))
+    if counts.unplaced != 0:
+        left = _anti_join(left, takers.where(~is_placed), counts.unplaced, is_placed=False, key=name())
+    return left
 
 
-def cancelled_entries(scheduled: DataFrame, changes: DataFrame) -> DataFrame:
-    """The entries of `scheduled` that a cancellation or a move cancels: store_id, entry_offset, possibly repeated.
-
-    Only narrow columns go through the join, never the records.
-    """
-    narrow = scheduled.select(*ENTRY, name().alias("name"))
-    joined = narrow.join(changes, ["store_id", "name"])
-    return joined.where(F.col("changed_at") > F.col("entry_offset")).select(*ENTRY)
-
-
-def surviving_rows(timeline: DataFrame, cut_entry: int | None = None) -> DataFrame:
-    """Timers and moves not cancelled or moved before the cut: one row per timer, its newest entry, with all columns."""
-    rows = before_entry(timeline, cut_entry)
-    scheduled = rows.where(F.col("kind") != "cancel")
-    left = scheduled.join(cancelled_entries(scheduled, last_changes(rows)), list(ENTRY), "left_anti")
-    return newest_of_each_timer(left)
-
-
-def newest_of_each_timer(rows: DataFrame) -> DataFrame:
-    """One row per timer identity. Each renewal of a timer adds an entry."""
-    newest = Over.partitionBy(*IDENTITY).orderBy(F.col("entry_offset").desc())
-    return rows.withColumn("_place", F.row_number().over(newest)).where("_place = 1").select(*rows.columns)
-
-
-def far_rows_of(timeline: DataFrame, window: Window) -> DataFrame:
-    """The far rows that are due in the window, including cancelled and moved ones."""
-    return before_entry(timeline, window.cut_entry).where(
-        (F.col("store_id") == window.store_id)
-        & (F.col("kind") != "cancel")
-        & F.col("record").isNotNull()
-        & (F.col("due_ms") >= window.from_ms)
-        & (F.col("due_ms") < window.until_ms)
+def _anti_join(timers: DataFrame, takers: DataFrame, count: int | None, *, is_placed: bool, key: Column) -> DataFrame:
+    """Timers without those that have an equal key and a later taker."""
+    other = takers.select(
+        F.col("store_id").alias("_store_id"),
+        F.col("due_ms").alias("_due_ms"),
+        F.col("due").alias("_due"),
+        key.alias("_key"),
+        F.col("entry_offset").alias("_taker"),
     )
+    takes = (
+        (F.col("store_id") == F.col("_store_id")) & (key == F.col("_key")) & (F.col("entry_offset") < F.col("_taker"))
+    )
+    if is_placed:  # both columns, so that a condition on either of them reaches the takers
+        takes &= (F.col("due_ms") == F.col("_due_ms")) & (F.col("due") == F.col("_due"))
+    return timers.join(_broadcast_if_few(other, count), takes, "left_anti")
+
+
+def _broadcast_if_few(rows: DataFrame, count: int | None) -> DataFrame:
+    """Rows to join with a much larger frame. While they are few, they are broadcast and nothing is shuffled."""
+    return F.broadcast(rows) if count is not None and count <= MAX_BROADCAST_ROWS else rows
+
+
+def surviving_rows(timeline: DataFrame, cut_entry: int | None = None, counts: TakerCounts = UNCOUNTED) -> DataFrame:
+    """Timers that no taker before the cut ends, with all columns."""
+    rows = timeline if cut_entry is None else timeline.where(F.col("entry_offset") < cut_entry)
+    return without_taken(rows.where(F.col("taker") == TIMER), rows.where(F.col("taker") == TAKER), counts)
 
 
 class WindowShape(NamedTuple):
     """Statistics of a window, gathered before its records are read, to plan its build."""
 
     bounds_ms: Sequence[int]  # the due times that split it into parts
-    changes: int  # cancellations and moves of its store that may affect it
-    later_entries: int  # rows that are not the first of their timer: moves and renewals
+    takers: TakerCounts
 
 
 def window_shape(timeline: DataFrame, window: Window, part_rows: int) -> WindowShape:
     """Count rows, and find due times that split the window into parts of about `part_rows`. Reads no records."""
-    of_store = before_entry(timeline, window.cut_entry).where(F.col("store_id") == window.store_id)
-    is_change = F.col("kind") != "timer"
-    is_due = (F.col("due_ms") >= window.from_ms) & (F.col("due_ms") < window.until_ms)
+    is_timer, is_renewal = F.col("taker") == TIMER, F.col("kind") == RENEWAL
+    is_placed = (F.col("taker") == TAKER) & _is_due_in(window)
     shares = [number / _MAX_PARTS for number in range(1, _MAX_PARTS)]
-    counted = of_store.where(is_change | is_due).agg(
-        F.count_if(is_due),
-        F.percentile_approx(F.when(is_due, F.col("due_ms")), shares),
-        F.count_if(is_change),
-        F.count_if(is_due & (F.col("timer_id") != F.col("entry_offset"))),
+    counted = _of_window(timeline, window).agg(
+        F.count_if(is_timer),
+        F.percentile_approx(F.when(is_timer, F.col("due_ms")), shares),
+        F.count_if(is_placed & ~is_renewal),
+        F.count_if(is_placed & is_renewal),
+        F.count_if(is_unplaced()),
     )
-    [(rows, dues_ms, changes, later_entries)] = counted.collect()
+    [(rows, dues_ms, *takers)] = counted.collect()
     parts = min(_MAX_PARTS, -(-rows // part_rows))
     chosen = {dues_ms[number * _MAX_PARTS // parts - 1] for number in range(1, parts)}
-    return WindowShape(sorted(chosen - {window.from_ms}), changes, later_entries)
+    return WindowShape(sorted(chosen - {window.from_ms}), TakerCounts(*takers))
 
 
 def window_rows(timeline: DataFrame, window: Window, shape: WindowShape) -> DataFrame:
     """The rows of an attempt of the window, sorted. Rows that are in the timeline twice come twice, consecutively.
 
-    Each part reads its own rows. It can skip most of a table that is clustered by due time. Nothing is shuffled, least
-    of all the records.
+    Each part reads its own rows, and can skip most of the table. Unless there are very many takers, nothing is
+    shuffled, least of all the records.
     """
-    far = far_rows_of(timeline, window)
-    left = far
-    if shape.changes:
-        of_store = before_entry(timeline, window.cut_entry).where(F.col("store_id") == window.store_id)
-        left = _without(left, cancelled_entries(far, _broadcast_if_small(last_changes(of_store), shape.changes)))
-    if shape.later_entries:
-        left = _without(left, _superseded_entries(far, shape.later_entries))
+    rows = _of_window(timeline, window)
+    far = rows.where((F.col("taker") == TIMER) & F.col("record").isNotNull())
+    left = without_taken(far, rows.where(F.col("taker") == TAKER), shape.takers)
     ends_ms = (window.from_ms, *shape.bounds_ms, window.until_ms)
     parts = (
         left.where((F.col("due_ms") >= from_ms) & (F.col("due_ms") < until_ms))
@@ -127,37 +128,28 @@ def window_rows(timeline: DataFrame, window: Window, shape: WindowShape) -> Data
     return reduce(DataFrame.union, parts)
 
 
-def _without(rows: DataFrame, gone: DataFrame) -> DataFrame:
-    """Rows except the `gone` entries. Entries alone are small enough to broadcast, while the records stay in place."""
-    return rows.join(F.broadcast(gone.select("entry_offset")), "entry_offset", "left_anti")
+def _of_window(timeline: DataFrame, window: Window) -> DataFrame:
+    """The timers and takers in a window's span before its cut, and the unplaced takers of its store."""
+    return timeline.where(
+        (F.col("store_id") == window.store_id)
+        & (F.col("entry_offset") < window.cut_entry)
+        & (_is_due_in(window) | is_unplaced())
+    )
 
 
-def _broadcast_if_small(rows: DataFrame, count: int) -> DataFrame:
-    """Rows to join with a much larger frame. While they are few, they are broadcast and nothing is shuffled."""
-    return F.broadcast(rows) if count <= _MAX_BROADCAST_ROWS else rows
+def _is_due_in(window: Window) -> Column:
+    return (F.col("due_ms") >= window.from_ms) & (F.col("due_ms") < window.until_ms)
 
 
-def _superseded_entries(far: DataFrame, later_entries: int) -> DataFrame:
-    """Entries with a newer entry of the same timer among these rows.
-
-    Only timers with more than one entry can have them.
-    """
-    entries = far.select(*IDENTITY, "entry_offset")
-    several = entries.where("timer_id <> entry_offset").select(*IDENTITY)
-    of_several = entries.join(_broadcast_if_small(several, later_entries), list(IDENTITY), "left_semi")
-    last = F.max("entry_offset").over(Over.partitionBy(*IDENTITY))
-    return of_several.withColumn("_last", last).where("entry_offset < _last").select("entry_offset")
-
-
-def pending(timeline: DataFrame, states: Iterable[PipelineState]) -> DataFrame:
+def pending(timeline: DataFrame, states: Iterable[PipelineState], counts: TakerCounts = UNCOUNTED) -> DataFrame:
     """All pending timers of these brokers, near and far: one row each, with all columns of the timeline.
 
     The timeline lacks entries that are not ingested yet. A caller that needs them must add their rows first.
     """
     known = list(states)
     of_stores = timeline.where(F.col("store_id").isin([state.store_id for state in known]))
-    # A renewal leaves the earlier entry behind, so the newest entry decides whether the timer is delivered.
-    return without_delivered(surviving_rows(of_stores), known)
+    # A renewal takes the earlier entry, so the newest entry decides whether the timer is delivered.
+    return without_delivered(surviving_rows(of_stores, counts=counts), known)
 
 
 def without_delivered(rows: DataFrame, states: Sequence[PipelineState]) -> DataFrame:
@@ -169,11 +161,12 @@ def without_delivered(rows: DataFrame, states: Sequence[PipelineState]) -> DataF
             & ((F.col("due_ms") < state.done_wake_ms) | _is_done_beyond(state, rows.columns))
         )
         rows = rows.where(~behind)
-    ranges = [piece for state in states for piece in _bucketed(state)]
+    bits = _bucket_bits(states)
+    ranges = [piece for state in states for piece in _bucketed(state, bits)]
     if not ranges:
         return rows
     done = rows.sparkSession.createDataFrame(ranges, "store_id string, _bucket bigint, _start bigint, _end bigint")
-    placed = rows.withColumn("_bucket", F.shiftright("entry_offset", _BUCKET_BITS))
+    placed = rows.withColumn("_bucket", F.shiftright("entry_offset", bits))
     inside = (
         (placed.store_id == done.store_id)
         & (placed._bucket == done._bucket)
@@ -201,12 +194,17 @@ def _is_done_beyond(state: PipelineState, columns: Sequence[str]) -> Column:
     return done
 
 
-def _bucketed(state: PipelineState) -> Iterator[tuple[str, int, int, int]]:
+def _bucket_bits(states: Sequence[PipelineState]) -> int:
+    """The size of buckets, as a power of two: long enough that long ranges do not become too many pieces."""
+    ranges = sum(len(state.done) for state in states)
+    length = sum(end - start for state in states for start, end in state.done)
+    bits = _BUCKET_BITS
+    while (length >> bits) + 2 * ranges > max(MAX_PIECES, 3 * ranges):
+        bits += 1
+    return bits
+
+
+def _bucketed(state: PipelineState, bits: int) -> Iterator[tuple[str, int, int, int]]:
     for start, end in state.done:
-        for bucket in range(start >> _BUCKET_BITS, (end - 1 >> _BUCKET_BITS) + 1):
-            yield (
-                state.store_id,
-                bucket,
-                max(start, bucket << _BUCKET_BITS),
-                min(end, bucket + 1 << _BUCKET_BITS),
-            )
+        for bucket in range(start >> bits, (end - 1 >> bits) + 1):
+            yield (state.store_id, bucket, max(start, bucket << bits), min(end, bucket + 1 << bits))

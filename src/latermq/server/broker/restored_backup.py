@@ -109,7 +109,7 @@ def _partly_recovered(root_uri: str, reason: str) -> ConfigError:
 
 def _lost_row(row: dict[str, Any]) -> LostRow:
     texts = (row["topic"] or "", row["unique_key"] or "")
-    return LostRow(row["entry_offset"], row["kind"], row["due_ms"], *texts, row["record"] or b"")
+    return LostRow(row["entry_offset"], row["kind"], row["due_ms"], *texts, row["record"] or b"", row["takes"] or "")
 
 
 def _read_claim(root_uri: str, store_id: str) -> IngestClaim | None:
