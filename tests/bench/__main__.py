@@ -25,6 +25,7 @@ from tests.bench.report import markdown, save_json
 from tests.bench.roll import measure_roll
 from tests.bench.scenarios import Row, SideBySide, print_row
 from tests.bench.sizes import Sizes
+from tests.bench.timeline import run_timeline
 from tests.support.needs import find_tool
 
 PATH = "path"
@@ -36,6 +37,7 @@ ROLL = "timers-roll"
 PIPELINE = "pipeline"
 NEAR = "pipeline-near"
 BULK = "bulk-cancel"
+TIMELINE = "timeline"
 # In execution order: scenarios that fill a broker come late, and a restart leaves a cold broker.
 PAIRED = (
     "send-async", "send-sync", "cpu-per-send", "consume", "levels", "levels-paced", "levels-burst", "restart",
@@ -46,7 +48,17 @@ GRPC = (
     "pop-pull",
 )  # fmt: skip
 SIDE_BY_SIDE = (*PAIRED, *TIMERS, *GRPC)
-NO_CLIENT = (PATH, PROXY_PATH, POP_STATE, POP_PATH, ATTACKS, ROLL, BULK, PIPELINE)  # run without Apache's client
+NO_CLIENT = (
+    PATH,
+    PROXY_PATH,
+    POP_STATE,
+    POP_PATH,
+    ATTACKS,
+    ROLL,
+    BULK,
+    PIPELINE,
+    TIMELINE,
+)  # without Apache's client
 SCENARIOS = (*SIDE_BY_SIDE, *NO_CLIENT, NEAR)
 # The contenders of each group of scenarios, measured one after the other on the same machine.
 ROUNDS = {
@@ -95,6 +107,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--far-parts", type=int, default=defaults.far_parts, help="parts of the timeline in pipeline")
     parser.add_argument("--far-near", type=int, default=defaults.far_near, help="far timers in pipeline-near")
     parser.add_argument("--bulk", type=int, default=defaults.bulk, help="names in bulk-cancel and bulk-move")
+    parser.add_argument(
+        "--timeline-rows", type=_counts, default=defaults.timeline_rows, help="sizes of tables in timeline"
+    )
     parser.add_argument("--attack", type=float, default=defaults.attack_s, help="seconds per attack in attacks")
     parser.add_argument("--calm", type=float, default=defaults.calm_s, help="seconds between the steps of timer runs")
     parser.add_argument("--grpc-warm", type=float, default=defaults.grpc_warm_s, help="seconds of warm-up sends")
@@ -127,7 +142,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
         options.messages, options.repeats, options.warm, options.stored, options.delayed, options.burst,
         options.timers, *options.pending, options.sample, options.growth, options.rolled, options.far_warm,
         options.far_part, options.far_parts, options.far_near, options.bulk, options.grpc_messages,
-        options.grpc_delayed, options.waiting,
+        options.grpc_delayed, options.waiting, *options.timeline_rows,
     )  # fmt: skip
     if min(counts) < 1:
         parser.error("sizes and repeats must be at least 1")
@@ -163,6 +178,7 @@ def sizes_of(options: argparse.Namespace) -> Sizes:
         far_parts=options.far_parts,
         far_near=options.far_near,
         bulk=options.bulk,
+        timeline_rows=options.timeline_rows,
         attack_s=options.attack,
         calm_s=options.calm,
         grpc_warm_s=options.grpc_warm,
@@ -251,7 +267,7 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
         own_scenarios = {
             PATH: run_path, PROXY_PATH: run_proxy_path, POP_STATE: run_pop_state, POP_PATH: run_pop_path,
             ATTACKS: run_attacks, ROLL: run_roll, BULK: run_bulk_changes,
-            PIPELINE: run_pipeline, NEAR: run_near,
+            PIPELINE: run_pipeline, NEAR: run_near, TIMELINE: run_timeline,
         }  # fmt: skip
         for name, measure in own_scenarios.items():
             if name in names:

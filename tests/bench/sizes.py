@@ -31,6 +31,7 @@ class Sizes:
     far_parts: int = 10
     far_near: int = 500_000
     bulk: int = 200_000
+    timeline_rows: tuple[int, ...] = (1_000_000, 10_000_000)
     attack_s: float = 10.0
     calm_s: float = 5.0
     # gRPC and POP

@@ -182,9 +182,7 @@ class _Table:
             and window.from_ms <= row.due_ms < window.until_ms
             and max(placed.get((row.name, place), -1) for place in ("", str(row.due_ms))) <= row.entry
         ]
-        assert all(changes.get(row.name, -1) <= row.entry for row in found), (
-            "a taker lacks a due time that it must state"
-        )
+        assert all(changes.get(row.name, -1) <= row.entry for row in found), "a taker lacks a due time"
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array([row.due_ms for row in found], pa.int64()),

@@ -1,7 +1,7 @@
 """The driver process: finds brokers, runs a feed for each, compacts periodically, and stops on a signal."""
 
-import dataclasses
 import contextlib
+import dataclasses
 import logging
 import os
 import signal

@@ -1,7 +1,7 @@
 """Takers: rows of the timeline that end timers. Each stands at the due time of a timer that it ends.
 
 A cancel, a move or a renewal ends earlier entries. It becomes one taker for each due time at which there are such
-entries, so that whoever reads a span of due times finds there what ends the timers of that span. If these due times are
+entries, so that a reader of a span of due times finds there what ends the timers of that span. If these due times are
 unknown, it becomes one *unplaced* taker, without a due time. Transforms without I/O.
 """
 
