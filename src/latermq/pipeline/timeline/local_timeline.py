@@ -1,5 +1,6 @@
 """Access to the timeline without a JVM, through delta-rs: one version of the table, and only the needed rows."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ SCHEMA_VERSION = "2"
 READABLE_VERSIONS = ("1", "2")
 _RECORD = pa.large_binary()  # the records of one array may exceed 2 GiB
 _NAME = pa.large_string()
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")  # delta-rs colours its messages
 
 _FAR = """
     SELECT entry_offset, timer_id, due_ms, topic || '+' || unique_key AS name, record
@@ -235,7 +237,7 @@ def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _read_error(uri: str, error: Exception) -> LaterMQError:
-    text = " ".join(str(error).split())[:300]
+    text = " ".join(_COLOURS.sub("", str(error)).split())[:300]
     if any(word in text.lower() for word in ("parquet", "corrupt", "invalid", "checksum", "json", "eof")):
         return CorruptStore(
             f"the timeline {uri} is damaged: {text}", hint="Restore it from a backup; near timers are unaffected"

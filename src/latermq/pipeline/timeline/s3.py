@@ -19,8 +19,10 @@ SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _ANY_REGION = "us-east-1"
 # A broker reads in a thread of its own, but a stalled server must not hold it for minutes. Arrow and delta-rs retry.
 CONNECT_TIMEOUT_S = 5
-REQUEST_TIMEOUT_S = 30
+STALL_TIMEOUT_S = 10  # of Arrow: without any byte
+REQUEST_TIMEOUT_S = 30  # of delta-rs: for a whole request
 _ATTEMPTS = 4
+_RETRIES = 2
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def _open_s3(bucket: str, settings: S3Settings) -> fs.FileSystem:
         # One request for a small file instead of three. Errors are then reported when the file is closed.
         allow_delayed_open=True,
         connect_timeout=CONNECT_TIMEOUT_S,
-        request_timeout=REQUEST_TIMEOUT_S,
+        request_timeout=STALL_TIMEOUT_S,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
     )
 
@@ -91,7 +93,7 @@ def delta_options(settings: S3Settings | None = None) -> dict[str, str]:
         "aws_virtual_hosted_style_request": str(settings.virtual_hosts).lower(),
         "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
         "timeout": f"{REQUEST_TIMEOUT_S}s",
-        "max_retries": str(_ATTEMPTS),
+        "max_retries": str(_RETRIES),
     }
     if settings.endpoint:
         options |= {
