@@ -204,7 +204,7 @@ def run_pipeline(config: Config, ready: Callable[[str], None], serve_metrics: Se
     secret_path(config.pipeline.secret_file, root.uri)  # checks the setting only: the feeds wait for a missing file
     _check_timeline(root)
     # The default of the option `namesrv` in sessions of Spark Connect, whose sources run in Python workers of the JVM.
-    os.environ.setdefault("NAMESRV_ADDR", config.server.namesrv)
+    os.environ["NAMESRV_ADDR"] = config.server.namesrv
     spark = open_session(config.pipeline, output=JvmOutput(_print_line))
     stop = threading.Event()
     # Not earlier: Spark installs its own handler, and until now there is no work to lose.
