@@ -123,7 +123,7 @@ def broker_health(name: str, address: str, state: PipelineState) -> BrokerHealth
 def _measure_tables(root: Root, health: Health) -> None:
     for name, address in (("timeline", root.timeline), ("archive", root.archive)):
         try:
-            table = DeltaTable(address)
+            table = DeltaTable(address, storage_options=root.delta_options)
         except TableNotFoundError:
             continue
         sizes = pa.table(table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
