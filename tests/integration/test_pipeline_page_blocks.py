@@ -35,6 +35,8 @@ def blocks(language: str) -> list[str]:
 def program() -> str:
     pieces = []
     for block in blocks("python"):
+        if "latermq.pipeline.connect(" in block:  # needs a driver: test_pipeline_connect.py runs its calls
+            continue
         pieces.append(block)
         if "getOrCreate()" in block and len(pieces) == 1:
             pieces.append(f"print('table', orders.count())\n{sql_program()}")

@@ -5,6 +5,7 @@ import struct
 import msgspec
 import numpy as np
 
+from latermq.config_json.numbers import Int32
 from latermq.errors import MalformedRequest
 from latermq.model.rows import Column
 from latermq.model.timer_changes import ChangeOutcomes, TimerChanges
@@ -29,7 +30,7 @@ _HEAD = struct.Struct("<4sIII")  # magic, names, topics, timer ids
 class _Outcomes(msgspec.Struct):
     """The body of a response."""
 
-    verdicts: list[int]
+    verdicts: list[Int32]
     problems: dict[str, str] = {}
 
 
