@@ -34,7 +34,8 @@ from tests.support.needs import LONG
 from tests.support.s3.s3_server import S3Server, s3_server, variables
 from tests.support.serving import Server, serving
 
-pytestmark = pytest.mark.real
+# It takes minutes, so that Spark keeps up with windows on a bucket.
+pytestmark = [pytest.mark.real, pytest.mark.skipif(not LONG, reason="runs in the long suite")]
 SHORT_RUN = Scale(600, 60_000, 8_000, 36_000, 12_000, (Blow(4, "broker"), Blow(9, "driver")))
 LONG_RUN = Scale(
     20_000, 240_000, 90_000, 60_000, 15_000,
