@@ -35,7 +35,8 @@ def blocks(language: str) -> list[str]:
 def program() -> str:
     pieces = []
     for block in blocks("python"):
-        if "latermq.pipeline.connect(" in block:  # needs a driver: test_pipeline_connect.py runs its calls
+        # These need a driver; test_pipeline_connect.py runs their calls.
+        if "latermq.pipeline.connect(" in block or ".remote(" in block:
             continue
         pieces.append(block)
         if "getOrCreate()" in block and len(pieces) == 1:
