@@ -26,6 +26,23 @@ class WindowState(Struct):
     attempt: str = ""  # the attempt that the broker loads; empty while it waits for one
 
 
+class ChosenWindow(Struct):
+    """A window for which the broker has chosen an attempt, and who built that."""
+
+    number: int
+    from_ms: int
+    until_ms: int
+    attempt: str
+    epoch: int | None = None  # of the driver that built it; None if the broker did, or chose it before its last start
+    rows: int | None = None  # None if the broker chose it before its last start
+    is_finished: bool = False
+
+    @property
+    def built_by(self) -> str:
+        """The builder: `spark` or `driver` for the driver, `local` for the broker."""
+        return self.attempt.partition("-")[0]
+
+
 class PipelineState(Struct):
     """The state of one broker, for its driver."""
 
@@ -58,3 +75,4 @@ class PipelineState(Struct):
     keeps_far_timers: bool = False  # whether new far timers stay in the broker, because ingest lags
     deadline_ms: int | None = None  # when the broker starts to build the next window that has no attempt
     built_by: dict[str, int] = field(default_factory=dict)  # loaded windows since the broker's start, by builder
+    last_windows: list[ChosenWindow] = field(default_factory=list)  # the latest windows with an attempt, in order

@@ -112,7 +112,7 @@ class SparkTwin:
             if queue is None or broker.store.reader.flushed_end(queue) <= window.cut_entry:
                 continue
             attempt = self.build(broker, window)
-            broker.far.choose(window.number, attempt)
+            broker.far.choose(window, attempt)
             broker.far.save_attempts()
             window.attempt = attempt
         self.feed(broker)

@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from latermq.broker.broker import Broker
+from latermq.broker.timers.far_timers import LAST_WINDOWS
 from latermq.clock import SimulatedClock
 from latermq.config import Duration, PipelineConfig
 from latermq.errors import CorruptStore, InvalidParameter
@@ -200,3 +201,36 @@ def test_an_attempt_must_be_named_and_of_a_window_that_waits(scene: Scene, attem
     scene.pass_time(10_000)
     with pytest.raises(InvalidParameter, match="not a valid name of an attempt"):
         scene.broker.far.report_ready(scene.broker.far.unfinished_windows()[0].number, attempt)
+
+
+def test_the_last_windows_are_listed_with_their_builders_even_when_they_are_finished(scene: Scene) -> None:
+    scene.twin.begin(scene.broker)
+    scene.pass_time(1_000)
+    scene.schedule(b"first", 20_000)
+    scene.schedule(b"second", 40_000)
+    scene.pass_time(31_000)
+    scene.broker.store.save(scene.broker.store.plan_checkpoint())  # a window is finished when that is on disk
+    scene.pass_time(2_000)
+    chosen = {one.number: one for one in scene.broker.far.last_windows()}
+    unfinished = {one.number for one in scene.broker.far.unfinished_windows()}
+    assert {one.number for one in chosen.values() if not one.is_finished} == unfinished & chosen.keys()
+    assert any(one.is_finished for one in chosen.values())
+    epoch = scene.broker.ingest.epoch
+    for one in chosen.values():
+        assert one.epoch == (None if one.built_by == "local" else epoch)
+    scene.pass_time(LAST_WINDOWS * 2 * WINDOW_MS)
+    assert len(scene.broker.far.last_windows()) <= LAST_WINDOWS
+
+
+def test_after_a_start_the_unfinished_windows_are_listed_without_what_is_not_known(scene: Scene) -> None:
+    scene.twin.begin(scene.broker)
+    scene.pass_time(1_000)
+    scene.schedule(b"a", 20_000)
+    scene.pass_time(10_000)
+    before = {one.number: one.attempt for one in scene.broker.far.last_windows() if not one.is_finished}
+    assert before
+    scene.broker.store.flush()
+    scene.crash()
+    after = scene.broker.far.last_windows()
+    assert {one.number: one.attempt for one in after} == before
+    assert all((one.epoch, one.rows) == (None, None) for one in after)

@@ -4,7 +4,7 @@ from typing import Any
 
 from prometheus_client import generate_latest
 
-from latermq.model.pipeline_state import PipelineState, WindowState
+from latermq.model.pipeline_state import ChosenWindow, PipelineState, WindowState
 from latermq.pipeline.driver.driver_metrics import FAMILIES, DriverMetrics
 from latermq.pipeline.report.health import BrokerHealth, Health, broker_health
 
@@ -15,10 +15,16 @@ def _state(**fields: Any) -> PipelineState:
 
 def test_a_broker_reports_its_lag_and_who_built_its_windows() -> None:
     windows = [WindowState(1, 9, 0, 10, "spark-1-a"), WindowState(2, 9, 10, 20, "local-2-b"), WindowState(3, 9, 20, 30)]
-    found = broker_health("b", "h:1", _state(windows=windows, lag_ms=7, deadline_ms=18, built_by={"spark": 5}))
+    last = [ChosenWindow(1, 0, 10, "spark-1-a", 3, 40, is_finished=True), ChosenWindow(2, 10, 20, "local-2-b")]
+    found = broker_health(
+        "b", "h:1", _state(windows=windows, lag_ms=7, deadline_ms=18, built_by={"spark": 5}, last_windows=last)
+    )
     assert (found.lag_entries, found.lag_ms, found.epoch) == (60, 7, 3)
     assert (found.windows_ready, found.windows_waiting, found.deadline_ms) == (2, 1, 18)
-    assert [(one["number"], one["by"]) for one in found.last_windows] == [(1, "spark"), (2, "local")]
+    assert [(one.window, one.built_by, one.epoch, one.rows, one.is_finished) for one in found.last_windows] == [
+        (1, "spark", 3, 40, True),
+        (2, "local", None, None, False),
+    ]
     assert found.built_by == {"spark": 5}
 
 

@@ -49,7 +49,7 @@ class Scene:
             is_flushed = queue is not None and self.broker.store.reader.flushed_end(queue) > window.cut_entry
             if window.number not in self.withheld and not window.attempt and is_flushed:
                 attempt = self.twin.build(self.broker, window)
-                self.broker.far.choose(window.number, attempt)
+                self.broker.far.choose(window, attempt)
                 self.broker.far.windows.restart(window.number, attempt)
 
     def window_of(self, due_ms: int) -> int:

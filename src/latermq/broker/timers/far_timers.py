@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
+from msgspec.structs import replace
 
 from latermq.broker.timers.ingest_mark import IngestMark
 from latermq.broker.timers.window_notes import WindowNotes
@@ -16,6 +17,7 @@ from latermq.message.names import TIMER_TOPIC, is_file_name
 from latermq.message.properties import encode_properties
 from latermq.message.record import record_properties
 from latermq.message.timer_code import cancels, is_timer_code, kinds_and_dues, schedules
+from latermq.model.pipeline_state import ChosenWindow
 from latermq.store.files.disk import Disk
 from latermq.store.log_writer import Appended, Draft
 from latermq.store.message_store import MessageStore
@@ -25,7 +27,9 @@ from latermq.timer.intake.renewal import LONGEST_WINDOW_MS
 from latermq.timer.service import TimerService
 
 PATH = "latermq.windows"
+_BUILT_HERE = "local"  # attempts that the broker built begin with it
 NAMES_AT_ONCE = 1_000  # about 4 ms
+LAST_WINDOWS = 20  # that operators are shown
 CUTS_AT_ONCE = 500  # a broker that was stopped for long must make many: about 10 ms
 
 
@@ -59,6 +63,7 @@ class FarTimers:
         self._attempts = _load_attempts(disk)  # chosen attempts, by window
         self.reported: dict[int, str] = {}  # reported by a driver and not checked yet, by window
         self.built_by: Counter[str] = Counter()  # number of chosen attempts, by builder
+        self._chosen: dict[int, ChosenWindow] = {}  # the latest of them, by window
         self.keeps_far_timers = False  # whether the last cut keeps timers here that would be Spark's, because it lags
         self._marks = store.waiting.saved_marks
         self._retention_ms = retention_ms
@@ -69,6 +74,8 @@ class FarTimers:
         self.notes = WindowNotes(disk)
         for window in self.windows.unfinished():
             window.is_skipped = self.notes.skip_of(window.number, window.cut_entry) is not None
+            if window.attempt:
+                self._note_chosen(ChosenWindow(window.number, window.from_ms, window.until_ms, window.attempt))
 
     # Cuts
 
@@ -216,15 +223,30 @@ class FarTimers:
         if is_near.any():
             raise CorruptStore(f"its timer of entry {entries[np.argmax(is_near)]} was never Spark's")
 
-    def choose(self, number: int, attempt: str) -> None:
+    def choose(self, window: Window, attempt: str, rows: int | None = None) -> None:
         """Choose the attempt of a window to load; `save_attempts` makes the choice durable."""
+        number = window.number
         self._attempts = {
             window.number: self._attempts[window.number]
             for window in self.windows.unfinished()
             if window.number in self._attempts
         } | {number: attempt}
         self.reported.pop(number, None)
-        self.built_by[attempt.partition("-")[0]] += 1
+        chosen = ChosenWindow(number, window.from_ms, window.until_ms, attempt, rows=rows)
+        if chosen.built_by != _BUILT_HERE:
+            chosen.epoch = self._ingest.epoch
+        self.built_by[chosen.built_by] += 1
+        self._note_chosen(chosen)
+
+    def _note_chosen(self, chosen: ChosenWindow) -> None:
+        self._chosen[chosen.number] = chosen
+        for number in sorted(self._chosen)[:-LAST_WINDOWS]:
+            del self._chosen[number]
+
+    def last_windows(self) -> list[ChosenWindow]:
+        """Return the latest windows that have an attempt, finished or not, in order."""
+        unfinished = {window.number for window in self.windows.unfinished()}
+        return [replace(self._chosen[number], is_finished=number not in unfinished) for number in sorted(self._chosen)]
 
     def save_attempts(self) -> None:
         """Write the choices to disk, before any row of an attempt is staged. Blocks; may run off the event loop."""

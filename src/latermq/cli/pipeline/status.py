@@ -12,7 +12,7 @@ from latermq.cli.views.message_rows import moment
 from latermq.redaction import redacted
 
 if TYPE_CHECKING:
-    from latermq.pipeline.report.health import BrokerHealth, Health
+    from latermq.pipeline.report.health import BrokerHealth, Health, WindowHealth
 
 _COLUMNS = {
     "broker": "broker",
@@ -24,6 +24,16 @@ _COLUMNS = {
     "deadline": "next deadline",
     "built": "built by",
     "note": "note",
+}
+_WINDOW_COLUMNS = {
+    "broker": "broker",
+    "window": "window",
+    "due_from": "due from",
+    "due_until": "until",
+    "built_by": "built by",
+    "epoch": "epoch",
+    "rows": "rows",
+    "state": "state",
 }
 
 
@@ -81,9 +91,25 @@ def _print(health: "Health") -> None:
     stalled = {feed["broker"]: feed["error"] for feed in (driver or {}).get("brokers", ()) if feed["error"]}
     rows = [_row(one, stalled.get(one.broker, "")) for one in health.brokers]
     print_rows(rows, _COLUMNS, as_json=False, empty="no broker is registered")
+    windows = [_window_row(one.broker, window) for one in health.brokers for window in one.last_windows]
+    if windows:
+        print_rows(windows, _WINDOW_COLUMNS, as_json=False, empty="")
     for one in health.brokers:
         if one.deadline_ms is not None and one.deadline_ms < time.time() * 1000:
             print_note(f"broker {one.broker} builds its next window itself, because Spark has not built it in time")
+
+
+def _window_row(broker: str, window: "WindowHealth") -> dict[str, Any]:
+    return {
+        "broker": broker,
+        "window": window.window,
+        "due_from": moment(window.due_from_ms),
+        "due_until": moment(window.due_until_ms),
+        "built_by": window.built_by,
+        "epoch": window.epoch,
+        "rows": window.rows,
+        "state": "finished" if window.is_finished else "ready",
+    }
 
 
 def _compaction(found: dict[str, Any] | None) -> str:

@@ -202,7 +202,7 @@ def run_pipeline(config: Config, ready: Callable[[str], None], serve_metrics: Se
         handler.addFilter(_is_relevant)
     root = open_root(config.pipeline.timeline)
     secret_path(config.pipeline.secret_file, root.uri)  # checks the setting only: the feeds wait for a missing file
-    _check_timeline(root)
+    check_folder(root)
     # The default of the option `namesrv` in sessions of Spark Connect, whose sources run in Python workers of the JVM.
     os.environ["NAMESRV_ADDR"] = config.server.namesrv
     spark = open_session(config.pipeline, output=JvmOutput(_print_line))
@@ -237,7 +237,7 @@ def _is_relevant(record: logging.LogRecord) -> bool:
     return "py4j" not in record.pathname or (record.levelno >= logging.WARNING and not record.exc_info)
 
 
-def _check_timeline(root: Root) -> None:
+def check_folder(root: Root) -> None:
     """Report or repair problems of the folder before Spark spends seconds on its start."""
     with file_errors(f"the timeline {root.uri}"):
         root.files.create_dir(root.path, recursive=True)

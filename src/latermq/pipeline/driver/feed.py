@@ -135,6 +135,7 @@ class BrokerFeed:
                 self._report_window,
                 local_rows=self._settings.local_rows,
                 fence=self._check_ownership,
+                on_built=self._count_window,
             )
 
     def _check_ownership(self) -> None:
@@ -203,11 +204,13 @@ class BrokerFeed:
         self._link = self._ingest.open_link(patience_s=_PATIENCE_S)
         self._query = self._ingest.start()
 
+    def _count_window(self) -> None:
+        self.windows_built += 1
+
     def _report_window(self, number: int, attempt: str) -> None:
         assert self._link is not None
         assert self._ingest is not None
         assert self._ingest.epoch is not None
-        self.windows_built += 1
         try:
             self._link.window_ready(number, attempt, self._ingest.epoch)
         except LaterMQError as error:

@@ -21,7 +21,18 @@ from latermq.pipeline.timeline.root import Root
 
 _PATIENCE_S = 1.0
 _HISTORY = 500  # commits in which the last compaction is looked for
-_MAX_LISTED = 20  # windows per broker
+
+
+class WindowHealth(msgspec.Struct, kw_only=True):
+    """One of the last windows that have an attempt, finished or not."""
+
+    window: int
+    due_from_ms: int
+    due_until_ms: int
+    built_by: str
+    epoch: int | None  # of the driver that built it
+    rows: int | None
+    is_finished: bool
 
 
 class BrokerHealth(msgspec.Struct, kw_only=True):
@@ -39,7 +50,7 @@ class BrokerHealth(msgspec.Struct, kw_only=True):
     windows_waiting: int = 0
     deadline_ms: int | None = None  # when the broker builds the next waiting window itself
     built_by: dict[str, int] = {}  # since the start of the broker
-    last_windows: list[dict[str, Any]] = []  # unfinished windows with an attempt, the latest last
+    last_windows: list[WindowHealth] = []  # the latest last
 
 
 class TableHealth(msgspec.Struct, kw_only=True):
@@ -114,8 +125,16 @@ def broker_health(name: str, address: str, state: PipelineState) -> BrokerHealth
         deadline_ms=state.deadline_ms,
         built_by=state.built_by,
         last_windows=[
-            {"number": window.number, "due_from_ms": window.from_ms, "by": window.attempt.partition("-")[0]}
-            for window in ready[-_MAX_LISTED:]
+            WindowHealth(
+                window=one.number,
+                due_from_ms=one.from_ms,
+                due_until_ms=one.until_ms,
+                built_by=one.built_by,
+                epoch=one.epoch,
+                rows=one.rows,
+                is_finished=one.is_finished,
+            )
+            for one in state.last_windows
         ],
     )
 

@@ -63,6 +63,7 @@ def build_ready_windows(
     *,
     local_rows: int = -1,
     fence: Callable[[], None] = lambda: None,
+    on_built: Callable[[], None] = lambda: None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> list[Attempt]:
     """Build an attempt of every window that the broker waits for and ingest has passed. Returns the new attempts.
@@ -81,6 +82,7 @@ def build_ready_windows(
         try:
             attempt = find_attempt(root, window)
             if attempt is None:
+                began_s = time.monotonic()
                 fence()
                 if _is_small(root, window, local_rows):
                     attempt = build_locally(
@@ -89,6 +91,15 @@ def build_ready_windows(
                 else:
                     attempt = build_window(spark, root, window, now_ms=now_ms(), fence=fence)
                 built.append(attempt)
+                on_built()
+                _log.info(
+                    "window %d built by %s: %d rows in %d files, %.1f s",
+                    window.number,
+                    attempt.name.partition("-")[0],
+                    attempt.manifest.rows,
+                    len(attempt.manifest.files),
+                    time.monotonic() - began_s,
+                )
         except (CorruptStore, StoreError) as error:
             fence()  # the fence may be what failed
             errors.append(error)
@@ -126,7 +137,6 @@ def build_window(
 
     `fence` raises if another driver has begun in the meantime. The files then do not become an attempt.
     """
-    began_s = time.monotonic()
     timeline = open_local_timeline(root, window.store_id)
     ingested = 0 if timeline is None else timeline.ingested
     if timeline is None or ingested < window.cut_entry:
@@ -150,13 +160,6 @@ def build_window(
     except BaseException:
         discard_attempt(root, window, name)
         raise
-    _log.info(
-        "window %d built: %d rows in %d files, %.1f s",
-        window.number,
-        attempt.manifest.rows,
-        len(files),
-        time.monotonic() - began_s,
-    )
     return attempt
 
 

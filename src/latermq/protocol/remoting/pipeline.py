@@ -45,6 +45,18 @@ class WindowStateJson(Struct, rename="camel"):
     attempt: str = ""
 
 
+class ChosenWindowJson(Struct, rename="camel"):
+    """One of the last windows in PIPELINE_STATE."""
+
+    number: Int64
+    from_ms: Int64
+    until_ms: Int64
+    attempt: str
+    epoch: Int64 | None = None
+    rows: Int64 | None = None
+    is_finished: bool = False
+
+
 class PipelineStateJson(Struct, rename="camel"):
     """PIPELINE_STATE and BEGIN_PIPELINE."""
 
@@ -69,6 +81,7 @@ class PipelineStateJson(Struct, rename="camel"):
     keeps_far_timers: bool = False
     deadline_ms: Int64 | None = None
     built_by: dict[str, Int64] = field(default_factory=dict)
+    last_windows: list[ChosenWindowJson] = field(default_factory=list)
 
 
 def encode_state(state: PipelineState) -> bytes:

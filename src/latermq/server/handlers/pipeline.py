@@ -257,6 +257,7 @@ class PipelineRequests:
             keeps_far_timers=self._far.keeps_far_timers,
             deadline_ms=self._far.deadline_ms(),
             built_by=dict(self._far.built_by),
+            last_windows=self._far.last_windows(),
         )
 
     def _flushed_entry(self) -> int:

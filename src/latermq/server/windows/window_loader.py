@@ -282,7 +282,7 @@ class WindowLoader:
             state.build.record_failure("the built attempt cannot be loaded", self._now_s)
 
     async def _choose(self, window: Window, attempt: str, state: WindowState) -> None:
-        self._far.choose(window.number, attempt)
+        self._far.choose(window, attempt, state.rows)
         await self._lanes.off_loop("save", self._far.save_attempts)
         if window.is_skipped:
             return
