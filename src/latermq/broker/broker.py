@@ -228,7 +228,7 @@ class Broker:
         self.pop_journal = PopJournal(self.store, self.pop_operations, snapshot, born_host=self.store_host)
         self.pop_clock = PopClock(self.clock, self.pop_operations.follow_clock)
         self.pop_operations.begin(self.pop_clock.now_ms())
-        self.pop_positions = PopPositions(self.pop_operations, self.pop_journal, self.offsets, self.pop_clock)
+        self.pop_positions = PopPositions(self.pop_operations, self.pop_journal, self.offsets, self.clock)
         self.retention.add_guard(self.pop_journal.needed_from)
 
     def _open_for_pops(self, random_fraction: Callable[[], float]) -> None:

@@ -16,19 +16,18 @@ class PopClock:
 
     def __init__(self, clock: Clock, on_step: Callable[[int], None]) -> None:
         """`on_step` moves all times in flight by some milliseconds."""
-        self._clock = clock
+        self._wall_ms = clock.now_ms
+        self.boot_s = clock.boot_s
         self._on_step = on_step
         self._offset_ms = self._offset_now_ms()
         self.monotonic_s = clock.monotonic_s
-        self.boot_s = clock.boot_s
         self.boot_id = clock.boot_id
 
     def now_ms(self) -> int:
-        now_ms = self._clock.now_ms()
-        step_ms = now_ms - round(self._clock.boot_s() * 1000) - self._offset_ms
-        if not -STEP_MS < step_ms < STEP_MS:
+        now_ms = self._wall_ms()
+        if not -STEP_MS < now_ms - self.boot_s() * 1000 - self._offset_ms < STEP_MS:
             self._follow()
-            return self._clock.now_ms()
+            return self._wall_ms()
         return now_ms
 
     def _follow(self) -> None:
@@ -40,7 +39,7 @@ class PopClock:
 
     def _offset_now_ms(self) -> int:
         while True:
-            before_ms = round(self._clock.boot_s() * 1000)
-            now_ms = self._clock.now_ms()
-            if round(self._clock.boot_s() * 1000) - before_ms < _READ_TOGETHER_MS:
+            before_ms = round(self.boot_s() * 1000)
+            now_ms = self._wall_ms()
+            if round(self.boot_s() * 1000) - before_ms < _READ_TOGETHER_MS:
                 return now_ms - before_ms

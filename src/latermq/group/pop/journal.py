@@ -5,7 +5,7 @@ docs/formats/pop-journal.md describes the bytes.
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from struct import Struct
 from struct import error as StructError
@@ -108,13 +108,14 @@ class JournalWriter:
     def _ack_pieces(self) -> list[bytes]:
         return [_TAKE.pack(ACK, number, first, bits) for (number, first), bits in self._acks.items()]
 
-    def body(self, gone: Iterable[Due] = ()) -> bytes:
+    def body(self, gone: Sequence[Due] = ()) -> bytes:
         """Return the record's body: everything collected, then messages that leave the table with this record.
 
         The body is empty if there is no operation. Call `clear` when the record is in the log.
         """
-        pieces = self._pieces + self._ack_pieces() if self._acks else self._pieces[:]
-        pieces += [_TAKE.pack(GONE, due.queue.number, due.first, due.mask) for due in gone]
+        pieces = self._pieces + self._ack_pieces() if self._acks else self._pieces
+        if gone:
+            pieces = pieces + [_TAKE.pack(GONE, due.queue.number, due.first, due.mask) for due in gone]
         if not pieces:
             return b""
         operations = b"".join(pieces)

@@ -414,12 +414,10 @@ class PopOperations:
 
     def next_due_ms(self) -> int | None:
         """Return a time before which `due` has nothing, or None if nothing is in flight."""
-        times = [
-            time_ms
-            for time_ms in (self.table.next_visible_ms(), self.table.leases.next_end_ms())
-            if time_ms is not None
-        ]
-        return min(times, default=None)
+        visible_ms, end_ms = self.table.next_visible_ms(), self.table.leases.next_end_ms()
+        if end_ms is None or (visible_ms is not None and visible_ms < end_ms):
+            return visible_ms
+        return end_ms
 
     # The journal
 

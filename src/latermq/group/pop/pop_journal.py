@@ -15,7 +15,6 @@ from latermq.store.queues.consume_queue import ENTRY, ConsumeQueue
 
 _READ_AT_ONCE = 1_024
 MAX_BODY_BYTES = 1 << 20  # an eighth of a segment if that is less; more operations are in several records
-_OPERATION_BYTES = 600  # an operation has no more, even one with two names
 
 
 class PopJournal:
@@ -86,9 +85,10 @@ class PopJournal:
         """
         writer, journal = self._store.writer, self._operations.journal
         now_ms = now_ms or writer.last_store_timestamp_ms
-        if journal.pending * _OPERATION_BYTES > self._max_body_bytes:
-            self._append_first(now_ms)
         body = journal.body(gone)
+        if len(body) > self._max_body_bytes:
+            self._append_first(now_ms)
+            body = journal.body(gone)
         assert body or not drafts, "copies come with the messages that they replace"
         if not body:
             return

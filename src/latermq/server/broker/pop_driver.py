@@ -50,6 +50,7 @@ class PopDriver:
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
         self._next_s = 0.0
+        self._seen_ends: tuple[int | None, int | None] | None = None  # in the last `reschedule` since the last run
         self._is_saving = False
         self._saves = Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
         self._logged_reason = ""
@@ -63,6 +64,10 @@ class PopDriver:
         """Run earlier if something ends earlier. Called after each turn with operations."""
         if self._handle is None or self._is_failing:
             return
+        ends = self._operations.next_due_ms(), self._waiting_pops.next_deadline_ms()
+        if ends == self._seen_ends and not self._expiry.is_urgent:
+            return  # most turns: their pops end after others
+        self._seen_ends = ends
         wait_s = self._wait_s()
         if time.monotonic() + wait_s < self._next_s - _MIN_WAIT_S:
             self._schedule(wait_s)
@@ -91,6 +96,7 @@ class PopDriver:
         self._handle = self._loop.call_later(wait_s, self._run)
 
     def _run(self) -> None:
+        self._seen_ends = None
         try:
             wait_s = self._expiry.run() / 1000
             self._waiting_pops.expire(self._client_clock.monotonic_s() * 1000)

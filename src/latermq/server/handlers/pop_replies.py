@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 
 import structlog
 
@@ -18,7 +16,6 @@ _log = structlog.get_logger(__name__)
 
 GiveBack = Callable[[], None]
 _Held = tuple[Connection, bytes, GiveBack | None]
-_CONNECTION = itemgetter(0)
 
 
 class PopReplies:
@@ -112,25 +109,27 @@ class PopReplies:
             _log.info("POP journal resumed")
             self._failure = None
         replies, self._replies, self._waiting = self._replies, [], 0
-        for connection, own in groupby(replies, _CONNECTION):
-            self._send(connection, list(own))
+        self._send(replies)
         self._flush_queue.on_turn_end()
         self._on_settled()
 
-    def _send(self, connection: Connection, replies: list[_Held]) -> None:
-        """Send replies to one client, joined: each write is counted, and may be a system call."""
-        at = 0
-        while at < len(replies):
+    def _send(self, replies: list[_Held]) -> None:
+        """Send replies, those for the same client joined: each write is counted, and may be a system call."""
+        at, end = 0, len(replies)
+        while at < end:
+            first = at
+            connection, frames, _ = replies[at]
+            at += 1
+            if at < end and replies[at][0] is connection:
+                size = len(frames)
+                while at < end and replies[at][0] is connection and size + len(replies[at][1]) <= JOINED_BYTES:
+                    size += len(replies[at][1])
+                    at += 1
+                frames = b"".join([frame for _, frame, _ in replies[first:at]])
             if connection.is_closing:
-                self._give_back(replies[at:])
-                return
-            first, size = at, 0
-            while at < len(replies) and (at == first or size + len(replies[at][1]) <= JOINED_BYTES):
-                size += len(replies[at][1])
-                at += 1
-            joined = replies[first:at]
-            frames = b"".join([frame for _, frame, _ in joined])
-            self._flush_queue.send(connection, frames, partial(self._give_back, joined))
+                self._give_back(replies[first:at])
+            else:
+                self._flush_queue.send(connection, frames, partial(self._give_back, replies[first:at]))
 
     def _give_back(self, lost: list[_Held]) -> None:
         """Make messages visible again whose replies were not sent."""
