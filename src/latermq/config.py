@@ -10,12 +10,15 @@ from typing import Any, Literal
 
 import msgspec
 
+from latermq.addresses import is_loopback
 from latermq.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "LATERMQ_"
 MIN_NEAR_HORIZON_MS = 1_000
 MAX_NEAR_HORIZON_MS = 2 * 86_400_000
 MIN_BUILD_TIMEOUT_MS = 1_000
+MIN_TOKEN_CHARS = 16
+SECRET_SETTINGS = frozenset({"http.token"})  # never shown to clients
 MAX_TOPIC_QUEUES = 65_535  # the limit of name servers and clients
 MAX_IN_FLIGHT = 1 << 20  # rows of the table of messages in flight
 MIN_OPEN_QUEUES = 16  # a message's queue and the queue where it waits, with two files each at a file boundary
@@ -26,6 +29,7 @@ DEFAULT_PIPELINE_METRICS_PORT = 5560
 
 MessageTypeName = Literal["MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"]
 
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+").fullmatch  # what a bearer token may contain
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE = re.compile(r"(\d+)(B|KiB|MiB|GiB|TiB)?")
@@ -299,6 +303,35 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop_timeout: Duration = Duration.parse("10s")  # for calls in flight when the proxy stops
 
 
+class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The HTTP API and the web console."""
+
+    host: str = "127.0.0.1"  # the address to listen on; any other than loopback needs a token
+    port: int = 8080
+    namesrv: str = ""  # name servers, `host:port;host:port`; empty: those of server.namesrv
+    # The secret that clients send as `Authorization: Bearer …`. Empty: no authentication, on loopback only.
+    token: str = ""
+    # Names under which clients reach this process, separated by semicolons, such as that of a reverse proxy. Addresses,
+    # `localhost` and http.host are always accepted.
+    hosts: str = ""
+    broker_timeout: Duration = Duration.parse("5s")  # for a broker's answer, with all retries
+    request_timeout: Duration = Duration.parse("30s")  # for a whole request, from its headers to the end of its answer
+    header_timeout: Duration = Duration.parse("10s")  # for the headers of a request to arrive
+    stalled_timeout: Duration = Duration.parse("60s")  # a peer that reads nothing for this long is disconnected
+    stop_timeout: Duration = Duration.parse("5s")  # for requests in flight when the process stops
+    rate: int = 1_000  # requests per second and client, an IPv6 /64 being one client; 0: no limit
+    max_rate_clients: int = (
+        10_000  # clients whose rate is known; above it the ones that asked least recently are forgotten
+    )
+    max_connections: int = 1_000
+    max_requests: int = 100  # requests in progress
+    max_streams: int = 100  # open event streams
+    max_body: Size = Size.parse("16MiB")  # of a request
+    max_held: Size = Size.parse("128MiB")  # bodies of all requests in progress
+    max_batch: int = 10_000  # lines of one batch
+    max_page: int = 1_000  # rows of one answer
+
+
 class MetricsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ports where monitoring systems read the metrics of each process."""
 
@@ -329,6 +362,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: ServerConfig = ServerConfig()
     namesrv: NameServerConfig = NameServerConfig()
     proxy: ProxyConfig = ProxyConfig()
+    http: HttpConfig = HttpConfig()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
 
@@ -441,6 +475,7 @@ def _check(config: Config) -> None:
         raise ConfigError("timer.log_file must be at least 4096 bytes")
     _check_pipeline(config.pipeline)
     _check_proxy(config.proxy)
+    _check_http(config.http)
     for key, port in msgspec.structs.asdict(config.metrics).items():
         if not 0 <= port <= 65_535:
             raise ConfigError(f"metrics.{key} must be 0–65535, not {port}")
@@ -493,6 +528,39 @@ def _check_proxy(proxy: ProxyConfig) -> None:
             raise ConfigError(f"proxy.{name} must be at least 1")
     if proxy.min_invisible > proxy.max_invisible:
         raise ConfigError("proxy.min_invisible must be at most proxy.max_invisible")
+
+
+def _check_http(http: HttpConfig) -> None:
+    if not 0 <= http.port <= 65_535:
+        raise ConfigError(f"http.port must be 0–65535, not {http.port}")
+    if http.token and not (len(http.token) >= MIN_TOKEN_CHARS and _TOKEN(http.token)):
+        raise ConfigError(
+            f"http.token must have at least {MIN_TOKEN_CHARS} characters: letters, digits and -._~+/=",
+            hint="Create one: openssl rand -hex 32",
+        )
+    if not is_loopback(http.host) and not http.token:
+        raise ConfigError(
+            f"http.host is {http.host}, which other machines can reach, and http.token is empty",
+            hint="Set http.token to the output of openssl rand -hex 32, or http.host to 127.0.0.1",
+        )
+    if http.max_held < http.max_body:
+        raise ConfigError("http.max_held must be at least http.max_body")
+    if http.rate < 0:
+        raise ConfigError("http.rate must be 0 (no limit) or more")
+    for name in ("broker_timeout", "request_timeout", "header_timeout", "stalled_timeout"):
+        if not getattr(http, name):
+            raise ConfigError(f"http.{name} must be above 0")
+    for name in (
+        "max_rate_clients",
+        "max_connections",
+        "max_requests",
+        "max_streams",
+        "max_body",
+        "max_batch",
+        "max_page",
+    ):
+        if getattr(http, name) < 1:
+            raise ConfigError(f"http.{name} must be at least 1")
 
 
 def _check_pipeline(pipeline: PipelineConfig) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from latermq.addresses import is_loopback
 from latermq.config import Config, load_config
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.server.private_files import close_to_others, keep_private
-from latermq.server.reachability import is_loopback, warn_if_reachable
+from latermq.server.reachability import warn_if_reachable
 from tests.integration.brokers import send_fields
 from tests.security.attacker import attacking
 from tests.support.serving import Server, serving

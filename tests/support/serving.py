@@ -38,6 +38,7 @@ class Server:
         self.namesrv = ""
         self.broker = ""
         self.proxy = ""  # empty without one
+        self.http = ""  # likewise
 
     @property
     def pid(self) -> int:
@@ -118,6 +119,8 @@ class Server:
         self.broker = _address_of("broker", line)
         if "no gRPC proxy" not in line:
             self.proxy = _address_of("gRPC proxy", line)
+        if "no HTTP" not in line:
+            self.http = _address_of("HTTP", line)
 
     def _is_ready(self) -> bool:
         line = self.ready_line()
@@ -138,14 +141,16 @@ def serving(
     timeout_s: float = START_TIMEOUT_S,
     pipeline: bool = False,
     grpc: bool = False,
+    http: bool = False,
     program: Sequence[str] = (sys.executable, "-m", "latermq"),
 ) -> Iterator[Server]:
     """Run `latermq serve` on a data directory, with further command-line options.
 
-    By default it runs without the pipeline and the proxy, because their start takes longer than most tests.
+    By default it runs without the pipeline, the proxy and the HTTP API: their start takes longer than most tests.
     """
     arguments = ["--data", str(data_dir), "--host", HOST, *([] if pipeline else ["--no-pipeline"])]
     arguments += ["--grpc-port", str(free_port())] if grpc else ["--no-grpc"]
+    arguments += ["--http-port", str(free_port())] if http else ["--no-http"]
     arguments += ["--namesrv-port", str(free_port()), "--port", str(free_port()), *options]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as log:
         process = subprocess.Popen(

@@ -12,7 +12,7 @@ from latermq.cli.commands import cancel, consume, dlq, group, message, move, pen
 from latermq.cli.doctor import doctor
 from latermq.cli.output import print_error
 from latermq.cli.pipeline import pipeline
-from latermq.cli.servers import broker, namesrv, proxy, serve
+from latermq.cli.servers import broker, console, namesrv, proxy, serve
 from latermq.errors import ConfigError, LaterMQError, TopicNotFound
 
 # Plain help: rendering it with rich takes 0.4 s, four times as long as everything else.
@@ -45,6 +45,7 @@ app.command("serve")(serve.serve)
 app.command("namesrv")(namesrv.namesrv)
 app.command("broker")(broker.broker)
 app.command("proxy")(proxy.proxy)
+app.command("console")(console.console)
 app.command("send")(send.send)
 app.command("consume")(consume.consume)
 app.command("cancel")(cancel.cancel)

@@ -3,11 +3,11 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from ipaddress import ip_network
 from typing import Generic, Protocol, TypeVar
 
 import structlog
 
+from latermq.addresses import network_of
 from latermq.clock import Clock
 from latermq.server.reachability import warn_if_reachable
 from latermq.server.remoting.held_bytes import HeldBytes
@@ -172,11 +172,6 @@ class Accepted(Generic[C]):
             "refused_by_address": self._refused_by_address,
             **self._held.statistics(),
         }
-
-
-def network_of(ip: str) -> str:
-    """Return what counts as one address: for IPv6 the /64 prefix, because a single customer gets a whole /64."""
-    return str(ip_network((ip, 64), strict=False)) if ":" in ip else ip
 
 
 def _connections_within_limits(wanted: int, setting: str) -> int:

@@ -14,9 +14,8 @@ import structlog
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, PROCESS_COLLECTOR, generate_latest
 from prometheus_client.registry import Collector
 
+from latermq.addresses import network_of, plain_ip
 from latermq.errors import ConfigError, LaterMQError
-from latermq.server.accepted import network_of
-from latermq.server.remoting.connection import plain_ip
 
 PATH = b"/metrics"
 MAX_REQUEST_BYTES = 8 * 1024

@@ -14,6 +14,7 @@ from latermq.broker.metrics.metric_families import FAMILIES
 from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
 from latermq.errors import FlowControl, StoreError
+from latermq.http import metrics as console_metrics
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.properties import REAL_TOPIC, encode_properties
 from latermq.pipeline.driver import driver_metrics
@@ -137,6 +138,7 @@ def test_the_page_lists_every_metric_with_its_kind_and_label() -> None:
     families = (*FAMILIES, *OWN_FAMILIES, *proxy_metrics.OWN_FAMILIES)
     rows = [(family.name, family.kind.value, family.label) for family in families]
     rows += [(family.name, family.kind, family.label) for family in driver_metrics.FAMILIES]
+    rows += [(figure.name, figure.kind, figure.label) for figure in console_metrics.FIGURES]
     assert _ROW.findall(PAGE.read_text()) == rows
 
 

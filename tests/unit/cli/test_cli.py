@@ -15,8 +15,8 @@ from latermq.cli.views.message_rows import message_line, message_row, moment, re
 from latermq.message.record import Message
 
 COMMANDS = [
-    "serve", "namesrv", "broker", "proxy", "send", "consume", "cancel", "move", "pending", "topic", "group", "message",
-    "doctor",
+    "serve", "namesrv", "broker", "proxy", "console", "send", "consume", "cancel", "move", "pending", "topic", "group",
+    "message", "doctor",
 ]  # fmt: skip
 # No process listens on port 1, which only root can bind.
 NOWHERE = "127.0.0.1:1"

@@ -10,6 +10,7 @@ import pytest
 
 from latermq.broker.metrics.limits import BROKER_LIMITS
 from latermq.config import Config
+from latermq.http.metrics import LIMITS as CONSOLE_LIMITS
 from latermq.server.namesrv.name_server_metrics import NAME_SERVER_LIMITS
 from latermq.server.proxy.proxy_metrics import PROXY_LIMITS
 from tests.interop.ports import free_port
@@ -49,7 +50,7 @@ class Row(NamedTuple):
 
     def is_of(self, process: str) -> bool:
         """Whether a process has this bound; those on sockets are of both."""
-        for section, of in (("Name server", "namesrv"), ("gRPC proxy", "proxy")):
+        for section, of in (("Name server", "namesrv"), ("gRPC proxy", "proxy"), ("HTTP API", "console")):
             if self.section == section:
                 return process == of
         is_of_sockets = any(name.startswith("server.") for name in self.settings)
@@ -79,12 +80,13 @@ ROWS = list(rows())
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ScrapedMetrics]]:
-    """What a real broker, name server and proxy tell when they have just started."""
+    """What a real broker, name server, proxy and console tell when they have just started."""
     settings = {"broker": "metrics.port", "namesrv": "metrics.namesrv_port", "proxy": "metrics.proxy_port"}
     ports = {process: (setting, free_port()) for process, setting in settings.items()}
     options = [word for setting, port in ports.values() for word in ("--set", f"{setting}={port}")]
-    with serving(tmp_path_factory.mktemp("data") / "data", *options, grpc=True):
-        yield {process: scrape(port) for process, (_, port) in ports.items()}
+    with serving(tmp_path_factory.mktemp("data") / "data", *options, grpc=True, http=True) as server:
+        told = {process: scrape(port) for process, (_, port) in ports.items()}
+        yield told | {"console": scrape(int(server.http.rpartition(":")[2]))}
 
 
 def test_the_page_names_every_bound() -> None:
@@ -118,9 +120,11 @@ def test_the_metric_of_a_bound_is_told_by_each_process_that_has_it(row: Row, tol
 
 
 def test_the_page_names_every_bound_that_a_process_tells(told: dict[str, ScrapedMetrics]) -> None:
-    for process, known in (("broker", BROKER_LIMITS), ("namesrv", NAME_SERVER_LIMITS), ("proxy", PROXY_LIMITS)):
+    tables = {"broker": BROKER_LIMITS, "namesrv": NAME_SERVER_LIMITS, "proxy": PROXY_LIMITS}
+    names = {process: {limit.name for limit in known} for process, known in tables.items()}
+    for process, known in (names | {"console": set(CONSOLE_LIMITS)}).items():
         bounds = told[process].values("latermq_limit", "setting")
-        assert bounds.keys() == {limit.name for limit in known}
+        assert bounds.keys() == known
         of_rows: set[str] = set()
         for row in filter(lambda row: "latermq_limit_used" in row.metric, ROWS):
             of_rows |= {*row.settings, *(value for _, label, value in _METRIC.findall(row.metric) if label)}

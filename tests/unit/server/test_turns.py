@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from latermq.addresses import network_of
 from latermq.clock import SimulatedClock
 from latermq.config import Duration, ServerConfig, Size
 from latermq.protocol.remoting.codes import Response
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, FrameReader, encode_frame, encode_response
-from latermq.server.accepted import network_of
 from latermq.server.remoting.connection import MAX_SLICED_REQUESTS, Connection
 from latermq.server.remoting.listener import Listener
 

@@ -9,7 +9,7 @@ from latermq.broker.metrics.topic_traffic import Spans, TopicTraffic
 from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.tables.topics import Topics
 from latermq.clock import Clock
-from latermq.config import Config, Duration
+from latermq.config import SECRET_SETTINGS, Config, Duration
 from latermq.errors import LaterMQError
 from latermq.message.record import record_store_timestamp_ms
 from latermq.message.record_fields import HEAD
@@ -209,12 +209,14 @@ def _apache_settings(config: Config, identity: Identity) -> dict[str, str]:
 
 
 def _latermq_settings(config: Config) -> dict[str, str]:
-    """Every setting as `section.key`, in the form that `--set` accepts."""
+    """Every setting as `section.key`, in the form that `--set` accepts, without secrets: any client may read them."""
     settings = {}
     for section in msgspec.structs.fields(Config):
         values = getattr(config, section.name)
         for field in msgspec.structs.fields(values):
-            settings[f"{section.name}.{field.name}"] = _setting_text(getattr(values, field.name))
+            name = f"{section.name}.{field.name}"
+            if name not in SECRET_SETTINGS:
+                settings[name] = _setting_text(getattr(values, field.name))
     return settings
 
 

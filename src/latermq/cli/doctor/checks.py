@@ -122,7 +122,8 @@ def check_data_dir(data: Path) -> Check:
 
 def check_network(host: str) -> Check:
     """Whether other machines can reach the server, which does not authenticate clients."""
-    from latermq.server.reachability import HINT, is_loopback
+    from latermq.addresses import is_loopback
+    from latermq.server.reachability import HINT
 
     if is_loopback(host):
         return Check("network", "ok", f"{host} is reachable only from this machine")

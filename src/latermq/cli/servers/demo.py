@@ -63,6 +63,8 @@ class Server:
             "0",
             "--grpc-port",
             "0",
+            "--http-port",
+            "0",
         ]
         with log.open("wb") as log_file:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log_file, text=True)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 NAME_SERVER = "name server"
 BROKER = "broker"
 PROXY = "proxy"
+CONSOLE = "console"
 PIPELINE = "pipeline"
 PIPELINE_NICE = 10  # keeps the broker's event loop punctual
 
@@ -50,17 +51,17 @@ def serve(
     ] = None,
     http_port: Annotated[
         int | None,
-        typer.Option("--http-port", metavar="P", min=0, max=65535, help="Port of HTTP API and console (not used yet)."),
+        typer.Option("--http-port", metavar="P", min=0, max=65535, help="Port of the HTTP API; 0 picks a free one."),
     ] = None,
     no_grpc: Annotated[bool, typer.Option("--no-grpc", help="Run without the gRPC proxy.")] = False,
-    no_http: Annotated[bool, typer.Option("--no-http", help="Run without HTTP API and console.")] = False,
+    no_http: Annotated[bool, typer.Option("--no-http", help="Run without the HTTP API.")] = False,
     no_pipeline: Annotated[
         bool, typer.Option("--no-pipeline", help="Run without the Spark pipeline; the broker keeps all timers.")
     ] = False,
     config: ConfigFile = None,
     settings: Settings = None,
 ) -> None:
-    """Run a name server, a broker, a gRPC proxy and the Spark pipeline.
+    """Run a name server, a broker, a gRPC proxy, the HTTP API and the Spark pipeline.
 
     Restarts a part that fails. Once all parts accept connections, prints one line that starts with "latermq ready" and
     contains their addresses. Logs go to standard error. On SIGTERM or Ctrl-C the proxy finishes its calls, the broker
@@ -70,13 +71,11 @@ def serve(
     pipeline's packages serve reports this and runs as with --no-pipeline. To use a driver on another machine, pass
     --no-pipeline --set pipeline.enabled=true.
 
-    This version has no HTTP; its options are accepted and have no effect.
-
     Example: latermq serve --data /var/lib/latermq --host 10.0.0.5 --set store.retention=40d
     """
     # An explicit setting overrides the option: the broker then expects a driver that is not one of these parts.
     settings = [*(["pipeline.enabled=false"] if no_pipeline else ()), *(settings or ())]
-    settings += given_settings({"proxy.port": grpc_port})
+    settings += given_settings({"proxy.port": grpc_port, "http.port": http_port})
     defaults = {"pipeline": {"enabled": True}}
     effective = effective_config(config, settings, host=host, namesrv_port=namesrv_port, port=port, defaults=defaults)
     from latermq.server.private_files import keep_private
@@ -85,7 +84,7 @@ def serve(
     settings.append(f"pipeline.enabled={str(pipeline.enabled).lower()}")
     keep_private(effective)  # also covers the driver, whose timeline may be in the data directory
     require_writable(data)
-    _wait_for_predecessor(effective, data, with_proxy=not no_grpc)
+    _wait_for_predecessor(effective, data, with_proxy=not no_grpc, with_http=not no_http)
 
     import asyncio
 
@@ -103,6 +102,8 @@ def serve(
     ]
     if not no_grpc:
         parts.append(Part(PROXY, lambda ready: _proxy_command(data, inherited, effective, ready), environment=shared))
+    if not no_http:
+        parts.append(Part(CONSOLE, lambda ready: _console_command(inherited, effective, ready), environment=shared))
     if pipeline.is_part:
         driver_environment = as_environment([*settings, *_pipeline_settings(data, effective)])
         parts.append(
@@ -140,7 +141,8 @@ def _choose_pipeline(config: "Config", no_pipeline: bool) -> _Pipeline:
 def _announce(addresses: Mapping[str, str], pipeline: _Pipeline) -> None:
     running = ", ".join(f"{part} {addresses[part]}" for part in (NAME_SERVER, BROKER))
     proxy = f"gRPC proxy {addresses[PROXY]}" if PROXY in addresses else "no gRPC proxy"
-    print(f"latermq ready: {running}, {proxy}, {pipeline.description} (no HTTP in this version)", flush=True)
+    http = f"HTTP {addresses[CONSOLE]}" if CONSOLE in addresses else "no HTTP"
+    print(f"latermq ready: {running}, {proxy}, {http}, {pipeline.description}", flush=True)
 
 
 def _inherited_options(config: Path | None) -> list[str]:
@@ -165,6 +167,12 @@ def _proxy_command(data: Path, inherited: list[str], config: "Config", ready: Ma
     command = [sys.executable, "-m", "latermq", "proxy", "--data", str(data), *inherited]
     namesrv = config.proxy.namesrv or config.server.namesrv or _connectable(ready[NAME_SERVER])
     return [*command, "--namesrv", namesrv, *_port_option(ready.get(PROXY))]
+
+
+def _console_command(inherited: list[str], config: "Config", ready: Mapping[str, str]) -> list[str]:
+    command = [sys.executable, "-m", "latermq", "console", *inherited]
+    namesrv = config.http.namesrv or config.server.namesrv or _connectable(ready[NAME_SERVER])
+    return [*command, "--namesrv", namesrv, *_port_option(ready.get(CONSOLE))]
 
 
 def _pipeline_settings(data: Path, config: "Config") -> list[str]:
@@ -197,12 +205,14 @@ def _connectable(address: str) -> str:
     return address
 
 
-def _wait_for_predecessor(config: "Config", data: Path, with_proxy: bool) -> None:
+def _wait_for_predecessor(config: "Config", data: Path, *, with_proxy: bool, with_http: bool) -> None:
     """Wait until a server that was just killed has released its ports and its lock. Raise if a port stays in use."""
     host = config.server.host
     ports = {"--namesrv-port": (host, config.server.namesrv_port), "--port": (host, config.server.port)}
     if with_proxy:
         ports["--grpc-port"] = (config.proxy.host or host, config.proxy.port)
+    if with_http:
+        ports["--http-port"] = (config.http.host, config.http.port)
     deadline_s = time.monotonic() + _PREDECESSOR_TIMEOUT_S
     while True:
         busy = [option for option, address in ports.items() if not _is_free(*address)]

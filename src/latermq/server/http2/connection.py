@@ -7,6 +7,7 @@ from typing import Protocol, cast
 
 import structlog
 
+from latermq.addresses import plain_ip
 from latermq.clock import Clock
 from latermq.protocol.http2.connection import ServerConnection
 from latermq.protocol.http2.frames import ConnectionFault, ErrorCode
@@ -17,7 +18,6 @@ from latermq.protocol.proxy_protocol import ProxyHeaderError, read_proxy_header
 from latermq.server.http2.deadlines import Deadlines
 from latermq.server.http2.tls_stream import HANDSHAKE_RECORD, TlsStream
 from latermq.server.http2.transport_limits import TransportLimits
-from latermq.server.remoting.connection import plain_ip
 from latermq.server.remoting.held_bytes import HeldBytes
 
 # Below these, a connection does not count its bytes: the next turn sends or serves them.

@@ -9,6 +9,7 @@ import msgspec
 import structlog
 import uvloop
 
+from latermq.addresses import network_of
 from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_NAMESRV_METRICS_PORT, Config
 from latermq.config_json.topics import DataVersionJson
@@ -31,7 +32,6 @@ from latermq.protocol.remoting.routes import (
     UnregisterBrokerHeader,
 )
 from latermq.protocol.remoting.topics import TopicHeader
-from latermq.server.accepted import network_of
 from latermq.server.broker.config_file_errors import log_config_file_errors
 from latermq.server.change_log import Change
 from latermq.server.metrics_server import MetricsServer

@@ -9,6 +9,7 @@ from typing import Protocol, cast
 
 import structlog
 
+from latermq.addresses import plain_ip
 from latermq.clock import Clock
 from latermq.config import ServerConfig
 from latermq.errors import Busy, LaterMQError
@@ -577,9 +578,3 @@ def _too_much_held() -> Busy:
     return Busy(
         "the server holds too many bytes of incomplete requests", hint="Try again later, or send smaller requests"
     )
-
-
-def plain_ip(ip: str) -> str:
-    """Return an address without its scope, and an IPv4-mapped IPv6 address as IPv4."""
-    ip = ip.partition("%")[0]
-    return ip[7:] if ip.startswith("::ffff:") and "." in ip else ip

@@ -8,11 +8,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from latermq.addresses import network_of
 from latermq.config import ProxyConfig
 from latermq.errors import Busy
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.refusals import CallRefused
-from latermq.server.accepted import network_of
 from latermq.server.proxy.clients.client_settings import Role
 
 MAX_STREAMS = 4  # of one client; more than one only while an old connection is being lost

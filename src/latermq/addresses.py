@@ -1,0 +1,28 @@
+"""Network addresses: which are only of this machine, and which count as one client."""
+
+import ipaddress
+import socket
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listening address is reachable only from this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host or None, 0, flags=socket.AI_PASSIVE)
+    except OSError:  # listening on it fails and reports the error
+        return True
+    return all(ipaddress.ip_address(str(address[4][0])).is_loopback for address in found)
+
+
+def network_of(ip: str) -> str:
+    """Return what counts as one address: for IPv6 the /64 prefix, because a single customer gets a whole /64."""
+    return str(ipaddress.ip_network((ip, 64), strict=False)) if ":" in ip else ip
+
+
+def plain_ip(ip: str) -> str:
+    """Return an address without its scope, and an IPv4-mapped IPv6 address as IPv4."""
+    ip = ip.partition("%")[0]
+    return ip[7:] if ip.startswith("::ffff:") and "." in ip else ip

@@ -1,0 +1,141 @@
+"""Rows of the route table: what a request carries, who answers it, and with what. /openapi.json lists the same rows."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import msgspec
+from starlette.datastructures import Headers, QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from latermq.errors import InvalidParameter, LaterMQError, MalformedRequest
+from latermq.http.problems import HttpError, problem_response
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+_MAX_PARAMETERS = 32
+
+
+class Call(NamedTuple):
+    """One request, decoded."""
+
+    path: Mapping[str, str]
+    query: Any  # the row's query struct
+    body: Any  # the row's body struct, or bytes if the row decodes the body itself
+    headers: Headers
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A successful answer: a struct, or text that is already encoded."""
+
+    body: msgspec.Struct | bytes | None = None
+    status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = field(default_factory=dict)
+    media_type: str = JSON
+
+
+class HeaderField(NamedTuple):
+    """A request header that a row reads."""
+
+    name: str
+    meaning: str
+    pattern: str = ""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One row of the table."""
+
+    method: str
+    path: str
+    handler: Callable[[Call], Awaitable[Answer]]
+    summary: str
+    answers: Mapping[HTTPStatus, Any]  # the struct of each successful answer; None if it has no body
+    subject: str = ""
+    query: type[msgspec.Struct] | None = None
+    body: Any = None  # a struct, or the struct of each line if `body_type` is NDJSON
+    body_type: str = JSON
+    answer_type: str = JSON
+    headers: tuple[HeaderField, ...] = ()
+    meaning: str = ""
+
+
+def routes_of(endpoints: list[Endpoint]) -> list[Route]:
+    """Return the routes of these rows. Rows with the same path must have different methods."""
+    return [Route(row.path, _Service(row).serve, methods=[row.method]) for row in endpoints]
+
+
+class _Service:
+    """Decodes the requests of one row, and encodes the answers."""
+
+    def __init__(self, row: Endpoint) -> None:
+        self._row = row
+        self._decode = msgspec.json.Decoder(row.body).decode if row.body is not None else None
+
+    async def serve(self, request: Request) -> Response:
+        try:
+            body = await self._body(request)
+            query = self._query(request.query_params)
+            answer = await self._row.handler(Call(request.path_params, query, body, request.headers))
+        except LaterMQError as error:
+            return problem_response(error)
+        content = answer.body if isinstance(answer.body, bytes) else _encoded(answer.body)
+        media_type = answer.media_type if content is not None else None
+        return Response(content, answer.status, dict(answer.headers), media_type)
+
+    async def _body(self, request: Request) -> Any:
+        if self._decode is None:
+            return None
+        found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if found != self._row.body_type:
+            raise HttpError(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                f"the body has content type {found[:80] or 'none'}",
+                hint=f"Send {self._row.body_type} with the header Content-Type",
+            )
+        body = await request.body()
+        return body if self._row.body_type == NDJSON else decode_json(self._decode, body)
+
+    def _query(self, given: QueryParams) -> msgspec.Struct | None:
+        pairs = given.multi_items()
+        if len(pairs) > _MAX_PARAMETERS:
+            raise InvalidParameter(f"the query has {len(pairs)} parameters, the limit is {_MAX_PARAMETERS}")
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            raise InvalidParameter("a query parameter is given twice", hint="Give each parameter once")
+        if self._row.query is None:
+            if values:
+                raise InvalidParameter(
+                    f"unknown query parameter: {next(iter(values))[:80]}", hint="This request has none"
+                )
+            return None
+        try:
+            return msgspec.convert(values, self._row.query, strict=False)
+        except msgspec.ValidationError as error:
+            known = ", ".join(field.encode_name for field in msgspec.structs.fields(self._row.query))
+            raise InvalidParameter(f"the query is not valid: {error}", hint=f"Parameters: {known}") from None
+
+
+def decode_json(decode: Callable[[bytes], Any], body: bytes) -> Any:
+    """Decode a body, or raise what is wrong with it."""
+    try:
+        return decode(body)
+    except msgspec.ValidationError as error:
+        raise InvalidParameter(f"the body is not valid: {error}", hint="/openapi.json describes it") from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise BadJson(f"the body is not JSON: {error}", hint="Send one JSON object, encoded as UTF-8") from None
+
+
+class BadJson(HttpError, MalformedRequest):
+    """The body of a request is not JSON."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(HTTPStatus.BAD_REQUEST, message, hint=hint)
+
+
+def _encoded(body: msgspec.Struct | None) -> bytes | None:
+    return None if body is None else msgspec.json.encode(body)

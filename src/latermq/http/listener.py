@@ -1,0 +1,117 @@
+"""The HTTP/1.1 server: uvicorn, with time limits for headers and unread answers, and a stop that ends event streams."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from latermq.config import HttpConfig
+
+BACKLOG = 1024
+KEEP_ALIVE_S = 30
+MAX_HEADER_BYTES = 32 << 10
+
+
+def _connection_class(config: HttpConfig) -> type[H11Protocol]:
+    header_timeout_s, stalled_timeout_s = config.header_timeout / 1000, config.stalled_timeout / 1000
+
+    class Connection(H11Protocol):
+        """A connection that ends if a request does not arrive, or its answer is not read."""
+
+        _deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_watching()
+            super().connection_lost(exc)
+
+        def timeout_keep_alive_handler(self) -> None:
+            super().timeout_keep_alive_handler()
+            # Closed, but the peer may still have to read the last answer.
+            self._deadline = self.loop.call_later(stalled_timeout_s, self.transport.abort)
+
+        def _watch(self) -> None:
+            """Start the clock when a request begins to arrive, and stop it when its headers are complete."""
+            is_arriving = self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None
+            if not is_arriving:
+                self._stop_watching()
+            elif self._deadline is None and not self.transport.is_closing():
+                self._deadline = self.loop.call_later(header_timeout_s, self.transport.abort)
+
+        def _stop_watching(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+    return Connection
+
+
+class HttpListener(uvicorn.Server):
+    """A listening socket that serves one application."""
+
+    def __init__(self, app: ASGIApp, config: HttpConfig, before_stop: Callable[[], None]) -> None:
+        """`before_stop` ends answers that do not end by themselves."""
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)  # the access log has the requests
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=_connection_class(config),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=config.max_connections + 1,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=max(1, config.stop_timeout // 1000),
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            )
+        )
+        self._before_stop = before_stop
+        self._address = (config.host, config.port)
+        self._serving: asyncio.Task[None] | None = None
+        self.port = 0  # the actual port, also if port 0 was requested
+
+    @property
+    def connections(self) -> int:
+        """The number of open connections."""
+        return len(self.server_state.connections)
+
+    async def start(self) -> None:
+        """Accept connections. Raises OSError if the address is unavailable."""
+        host, _ = self._address
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server(self._address, family=family, backlog=BACKLOG)
+        self.port = listening.getsockname()[1]
+        self._serving = asyncio.create_task(self.serve(sockets=[listening]))
+        while not self.started:
+            if self._serving.done():
+                await self._serving
+            await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        """Stop accepting, and finish the requests in flight."""
+        if self._serving is not None:
+            self._before_stop()
+            self.should_exit = True
+            await self._serving
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the process."""
+        yield

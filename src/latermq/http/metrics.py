@@ -1,0 +1,110 @@
+"""Metrics of the console process, in Prometheus' text format on its own port."""
+
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from typing import NamedTuple
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, PROCESS_COLLECTOR, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from latermq.config import HttpConfig
+from latermq.http.endpoint import Answer, Call, Endpoint
+
+TEXT = "text/plain"
+
+
+class Figure(NamedTuple):
+    """A metric: one number or, with a label, one for each statistic whose name begins with the given one."""
+
+    name: str
+    statistic: str
+    meaning: str
+    label: str = ""
+
+    @property
+    def kind(self) -> str:
+        """A counter or a gauge, as its name says."""
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+
+FIGURES = (
+    Figure("latermq_http_connections", "connections", "Open connections"),
+    Figure("latermq_http_requests", "requests", "Requests in progress"),
+    Figure("latermq_http_held_bytes", "held_bytes", "Bodies of the requests in progress, in bytes"),
+    Figure("latermq_http_answers_total", "answers_", "Answered requests, by status", "status"),
+    Figure("latermq_http_rate_refused_total", "refused_by_rate", "Requests refused because of http.rate"),
+    Figure("latermq_http_timed_out_total", "timed_out", "Requests that exceeded http.request_timeout"),
+    Figure("latermq_http_duration_milliseconds_total", "duration_ms", "Time spent on all answered requests"),
+)
+LIMIT, LIMIT_USED = "latermq_limit", "latermq_limit_used"
+LIMITS = {
+    "http.max_connections": "connections",
+    "http.max_requests": "requests",
+    "http.max_streams": "streams",
+    "http.max_held": "held_bytes",
+    "http.max_rate_clients": "rate_clients",
+}
+
+
+class ConsoleMetrics:
+    """Answers GET /metrics."""
+
+    def __init__(
+        self, config: HttpConfig, address: Callable[[], str], statistics: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """`address` is available once the console listens."""
+        self._config = config
+        self._address = address
+        self._statistics = statistics
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                "GET",
+                "/metrics",
+                self._answer,
+                "Metrics of the console process",
+                {HTTPStatus.OK: str},
+                "health",
+                answer_type=TEXT,
+            )
+        ]
+
+    async def _answer(self, call: Call) -> Answer:
+        reading = _Reading(self._config, self._address(), self._statistics())
+        text = generate_latest(reading) + generate_latest(PROCESS_COLLECTOR)
+        return Answer(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+
+class _Reading(Collector):
+    """The values at one moment."""
+
+    def __init__(self, config: HttpConfig, address: str, statistics: Mapping[str, int]) -> None:
+        self._config = config
+        self._labels = {"node_type": "console", "node_id": address}
+        self._statistics = statistics
+
+    def collect(self) -> Iterator[Metric]:
+        for figure in FIGURES:
+            if not figure.label:
+                metric = self._family(figure.name, figure.meaning)
+                metric.add_metric([*self._labels.values()], self._statistics[figure.statistic])
+            else:
+                metric = self._family(figure.name, figure.meaning, figure.label)
+                for name, count in self._statistics.items():
+                    if name.startswith(figure.statistic):
+                        metric.add_metric([*self._labels.values(), name.removeprefix(figure.statistic)], count)
+            yield metric
+        bounds = self._family(LIMIT, "Configured limits", "setting")
+        used = self._family(LIMIT_USED, "How much of each limit is used", "setting")
+        for setting, statistic in LIMITS.items():
+            bounds.add_metric([*self._labels.values(), setting], int(getattr(self._config, setting.partition(".")[2])))
+            used.add_metric([*self._labels.values(), setting], self._statistics[statistic])
+        yield bounds
+        yield used
+
+    def _family(self, name: str, meaning: str, *labels: str) -> CounterMetricFamily | GaugeMetricFamily:
+        kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        return kind(name, meaning, labels=[*self._labels, *labels])

@@ -1,0 +1,308 @@
+"""The console process: start, stop, health, and what it refuses before a request reaches the API."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from latermq.config import load_config
+from latermq.errors import ConfigError
+from tests.integration.brokers import NOBODY
+from tests.interop.ports import HOST, free_port
+from tests.interop.waiting import wait_until
+from tests.support.http_console import HttpClient, running_console
+from tests.support.metrics_scrape import scrape
+from tests.support.serving import serving
+
+TOKEN = "0123456789abcdef-test"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[HttpClient]:
+    """A console without brokers."""
+    with running_console(NOBODY, "http.broker_timeout=300ms", "http.hosts=console.example; other.example") as (
+        _,
+        found,
+    ):
+        yield found
+
+
+# The process
+
+
+def test_serve_runs_a_console_and_restarts_it_on_its_port(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", http=True) as server:
+        port = int(server.http.rpartition(":")[2])
+        client = HttpClient(port)
+        assert f", HTTP {HOST}:{port}, " in server.ready_line()
+        assert client.get("/healthz").json == {"status": "ok"}
+        assert client.get("/readyz").json == {"status": "ready", "brokers": 1}
+        killed = server.child_pid("console")
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: server.log().count("console is ready") == 2, 20.0, "the second start of the console")
+        assert client.get("/readyz").status == 200
+
+
+def test_sigterm_stops_a_console_that_runs_alone(tmp_path: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "latermq", "console", "--port", str(port), "--namesrv", NOBODY]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"latermq ready: console {HOST}:{port}\n"
+            with socket.create_connection((HOST, port)) as idle:  # does not delay the stop
+                idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert idle.recv(100).startswith(b"HTTP/1.1 200 ")
+                process.terminate()
+                assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
+def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "latermq", "console", "--port", str(port)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "error: the console cannot start: Address already in use" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::"])
+def test_another_address_than_loopback_requires_a_token(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"http\.token is empty"):
+        load_config(settings=[f"http.host={host}"], environment={})
+    assert load_config(settings=[f"http.host={host}", f"http.token={TOKEN}"], environment={}).http.host == host
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["http.token=short", "http.token=with space and more", "http.port=70000", "http.max_page=0", "http.max_held=1MiB",
+     "http.rate=-1", "http.request_timeout=0ms"],
+)  # fmt: skip
+def test_a_setting_that_cannot_work_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=setting.partition("=")[0]):
+        load_config(settings=[setting], environment={})
+
+
+def test_no_client_of_a_broker_reads_the_token(tmp_path: Path) -> None:
+    options = ("--set", f"http.token={TOKEN}")
+    with serving(tmp_path / "data", *options, http=True) as server:
+        from latermq.client import blocking
+
+        with blocking.Admin(server.namesrv) as admin:
+            settings = admin.broker_config(server.broker)
+        assert "http.port" in settings
+        assert not any(TOKEN in value for value in settings.values())
+        assert TOKEN not in server.log()
+
+
+# Health and metrics
+
+
+def test_a_console_without_brokers_is_alive_and_not_ready(client: HttpClient) -> None:
+    assert client.get("/healthz").status == 200
+    reply = client.get("/readyz")
+    assert (reply.status, reply.headers["content-type"]) == (503, "application/problem+json")
+    assert reply.json["type"] == "urn:latermq:problem:no-name-server"
+    assert "no name server answers" in reply.json["detail"]
+
+
+def test_metrics_count_answers_and_show_each_limit(client: HttpClient) -> None:
+    client.get("/healthz")
+    client.get("/nowhere")
+    figures = scrape(client.port)
+    answers = figures.values("latermq_http_answers_total", "status")
+    assert answers["200"] >= 1
+    assert answers["404"] >= 1
+    limits = figures.values("latermq_limit", "setting")
+    assert limits == pytest.approx(limits | {"http.max_requests": 100, "http.max_connections": 1000})
+    assert figures.value("latermq_limit_used", setting="http.max_requests") == 1
+    assert figures.value("process_resident_memory_bytes") > 1_000_000
+
+
+def test_every_request_is_one_log_line() -> None:
+    with structlog.testing.capture_logs() as logs, running_console(NOBODY) as (_, client):
+        client.get("/nowhere?key=secret")
+    (line,) = [line for line in logs if line["event"] == "request"]
+    assert (line["method"], line["status"]) == ("GET", 404)
+    assert line["peer"].startswith(f"{HOST}:")
+    assert "secret" not in str(line)
+
+
+# Errors of HTTP
+
+
+def test_an_unknown_path_and_method_are_problems(client: HttpClient) -> None:
+    reply = client.get("/api/v1/nowhere")
+    assert (reply.status, reply.json["type"]) == (404, "urn:latermq:problem:not-found")
+    reply = client.request("DELETE", "/healthz")
+    assert (reply.status, reply.json["title"]) == (405, "Method Not Allowed")
+    assert "GET" in reply.headers["allow"]
+
+
+def test_an_unknown_query_parameter_is_refused(client: HttpClient) -> None:
+    reply = client.get("/healthz?verbose=1")
+    assert (reply.status, reply.json["code"]) == (422, 29)
+    assert reply.json["hint"] == "This request has none"
+
+
+@pytest.mark.parametrize(
+    "request_bytes", [b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 40_000]
+)
+def test_what_is_not_http_is_answered_with_400_and_closed(client: HttpClient, request_bytes: bytes) -> None:
+    with socket.create_connection((HOST, client.port), timeout=20) as connection:
+        connection.sendall(request_bytes)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
+
+
+# Other sites
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200), ("LOCALHOST:1", 200), (HOST, 200), ("[::1]:8080", 200), ("10.0.0.9", 200),
+        ("console.example", 200), ("other.example:443", 200),
+        ("evil.example", 421), ("localhost.evil.example", 421), ("127.0.0.1.evil.example", 421), ("", 421),
+        ("[::1", 421), ("user@evil.example", 421),
+    ],
+)  # fmt: skip
+def test_only_requests_under_an_own_name_are_served(client: HttpClient, host: str, status: int) -> None:
+    assert client.get("/healthz", Host=host).status == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 404),
+        ({"Origin": "http://localhost:8080"}, 404),
+        ({"Origin": "http://localhost:8080", "Sec-Fetch-Site": "same-origin"}, 404),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://localhost:9999"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+    ],
+)
+def test_a_page_of_another_site_changes_nothing(client: HttpClient, headers: dict[str, str], status: int) -> None:
+    reply = client.request("POST", "/api/v1/nowhere", b"{}", headers={"Host": "localhost:8080", **headers})
+    assert reply.status == status
+
+
+def test_answers_tell_browsers_to_keep_them_to_this_site(client: HttpClient) -> None:
+    headers = client.get("/healthz").headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "access-control-allow-origin" not in headers
+    assert "server" not in headers
+
+
+# Tokens
+
+
+def test_without_the_token_only_health_is_answered() -> None:
+    with running_console(NOBODY, f"http.token={TOKEN}", "http.broker_timeout=100ms") as (_, client):
+        bare = HttpClient(client.port)
+        assert bare.get("/healthz").status == 200
+        assert bare.get("/readyz").status == 503
+        for path in ("/metrics", "/api/v1/timers", "/live", "/openapi.json", "/nowhere"):
+            reply = bare.get(path)
+            assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer"), path
+        for wrong in ("Bearer", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN, "Bearer \xe9"):
+            assert bare.get("/metrics", Authorization=wrong).status == 401, wrong
+        assert bare.get("/metrics", Authorization=f"bearer  {TOKEN}").status == 200
+        assert client.get("/metrics").status == 200
+
+
+# Limits
+
+
+def test_a_client_that_asks_too_often_is_refused_until_it_waits() -> None:
+    with running_console(NOBODY, "http.rate=5") as (process, client):
+        replies = [client.get("/healthz") for _ in range(20)]
+        refused = [reply for reply in replies if reply.status == 429]
+        assert refused
+        assert refused[0].headers["retry-after"] == "1"
+        assert process.statistics()["refused_by_rate"] == len(refused)
+        wait_until(lambda: client.get("/healthz").status == 200, 5.0, "a request that is served again", pause_s=0.3)
+
+
+def test_a_body_above_the_limit_is_refused_before_it_is_read() -> None:
+    with running_console(NOBODY, "http.max_body=1KiB", "http.max_held=1KiB") as (process, client):
+        assert client.post("/api/v1/nowhere", b"x" * 1024).status == 404
+        reply = client.post("/api/v1/nowhere", b"x" * 1025)
+        assert (reply.status, reply.headers["connection"]) == (413, "close")
+        with socket.create_connection((HOST, client.port), timeout=20) as connection:  # without a length
+            head = b"POST /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+            connection.sendall(head + b"800\r\n" + b"x" * 0x800 + b"\r\n")
+            assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
+        assert process.statistics()["held_bytes"] == 0
+
+
+def test_bodies_of_all_requests_together_are_limited() -> None:
+    with running_console(NOBODY, "http.max_body=1KiB", "http.max_held=1500B") as (process, client):
+        with socket.create_connection((HOST, client.port), timeout=20) as slow:
+            slow.sendall(b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n" + b"x" * 999)
+            wait_until(lambda: process.statistics()["held_bytes"] == 999, 10.0, "the slow request's body")
+            assert client.post("/x", b"x" * 1000).status == 503
+            assert client.post("/x", b"x" * 100).status == 404
+        wait_until(lambda: process.statistics()["held_bytes"] == 0, 10.0, "the release of its memory")
+
+
+def test_requests_in_progress_are_limited_and_time_out() -> None:
+    settings = ("http.max_requests=1", "http.request_timeout=1s")
+    with running_console(NOBODY, *settings) as (process, client):
+        with socket.create_connection((HOST, client.port), timeout=20) as slow:
+            slow.sendall(b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n")
+            wait_until(lambda: process.statistics()["requests"] == 1, 10.0, "the slow request")
+            reply = client.get("/metrics")
+            assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+            assert client.get("/healthz").status == 200  # always answered
+            assert slow.recv(1000).startswith(b"HTTP/1.1 408 ")
+        assert process.statistics()["timed_out"] == 1
+        assert client.get("/metrics").status == 200
+
+
+def test_headers_that_never_end_close_the_connection() -> None:
+    with running_console(NOBODY, "http.header_timeout=300ms") as (process, client):
+        for sent in (b"", b"GET / HTTP/1.1\r\nHost: loc"):
+            with socket.create_connection((HOST, client.port), timeout=20) as connection:
+                connection.sendall(sent)
+                with contextlib.suppress(ConnectionResetError):
+                    assert connection.recv(1000) == b""
+        wait_until(lambda: process.listener.connections == 0, 10.0, "the end of both connections")
+
+
+def test_connections_are_limited() -> None:
+    with running_console(NOBODY, "http.max_connections=2") as (process, client):
+        held = [socket.create_connection((HOST, client.port)) for _ in range(2)]
+        try:
+            wait_until(lambda: process.listener.connections == 2, 10.0, "two connections")
+            assert client.get("/healthz").status == 503
+        finally:
+            for connection in held:
+                connection.close()
+        wait_until(lambda: process.listener.connections == 0, 10.0, "their end")
+        assert client.get("/healthz").status == 200
+
+
+def test_a_stop_finishes_requests_in_flight() -> None:
+    statuses = []
+    with running_console(NOBODY, "http.broker_timeout=1s") as (process, client):
+        asking = threading.Thread(target=lambda: statuses.append(client.get("/readyz").status))
+        asking.start()
+        wait_until(lambda: process.statistics()["requests"] == 1, 10.0, "the request")
+    asking.join(20)
+    assert statuses == [503]
