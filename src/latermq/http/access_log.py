@@ -58,7 +58,7 @@ class AccessLog:
             await internal_error()(scope, receive, send_noted)
         finally:
             took_ms = (self._clock.monotonic_s() - began_s) * 1000
-            self.answers[status] += 1
+            self.answers[int(status)] += 1
             self.duration_ms += took_ms
             self._write(scope, status, took_ms)
 
@@ -69,7 +69,7 @@ class AccessLog:
             "request",
             method=scope["method"],
             path=scope["path"],
-            status=status,
+            status=int(status),
             ms=round(took_ms, 1),
             peer=f"{peer[0]}:{peer[1]}" if peer else "",
         )

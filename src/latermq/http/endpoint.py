@@ -65,8 +65,18 @@ class Endpoint:
 
 
 def routes_of(endpoints: list[Endpoint]) -> list[Route]:
-    """Return the routes of these rows. Rows with the same path must have different methods."""
-    return [Route(row.path, _Service(row).serve, methods=[row.method]) for row in endpoints]
+    """Return a route for each path. Rows with the same path must have different methods."""
+    services: dict[str, dict[str, _Service]] = {}
+    for row in endpoints:
+        services.setdefault(row.path, {})[row.method] = _Service(row)
+    return [Route(path, _dispatcher(by_method), methods=list(by_method)) for path, by_method in services.items()]
+
+
+def _dispatcher(services: "Mapping[str, _Service]") -> Callable[[Request], Awaitable[Response]]:
+    async def serve(request: Request) -> Response:
+        return await services["GET" if request.method == "HEAD" else request.method].serve(request)
+
+    return serve
 
 
 class _Service:

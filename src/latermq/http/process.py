@@ -10,11 +10,16 @@ import uvloop
 from latermq.clock import Clock, SystemClock
 from latermq.config import Config
 from latermq.http.api.health import HealthApi
+from latermq.http.api.timer_batches import TimerBatchApi
+from latermq.http.api.timer_list import TimerListApi
+from latermq.http.api.timers import TimerApi
 from latermq.http.app import ConsoleApp
 from latermq.http.brokers import open_brokers
 from latermq.http.endpoint import Endpoint, routes_of
 from latermq.http.listener import HttpListener
 from latermq.http.metrics import ConsoleMetrics
+from latermq.http.openapi import OpenApi
+from latermq.http.scheduler import TimerScheduler
 
 
 class ConsoleProcess:
@@ -24,8 +29,8 @@ class ConsoleProcess:
         self._config = config
         self.brokers = open_brokers(config)
         self.metrics = ConsoleMetrics(config.http, lambda: self.address, self.statistics)
-        endpoints: list[Endpoint] = [*HealthApi(self.brokers).endpoints, *self.metrics.endpoints]
-        self.app = ConsoleApp(config.http, clock, routes_of(endpoints))
+        self.endpoints = self._endpoints()
+        self.app = ConsoleApp(config.http, clock, routes_of(self.endpoints))
         self.listener = HttpListener(self.app.asgi, config.http, self._end_streams)
 
     @property
@@ -58,6 +63,19 @@ class ConsoleProcess:
         """Stop accepting, end event streams, finish the requests in flight, and disconnect from the brokers."""
         await self.listener.stop()
         await self.brokers.close()
+
+    def _endpoints(self) -> list[Endpoint]:
+        """The route table."""
+        brokers, http = self.brokers, self._config.http
+        scheduler = TimerScheduler(brokers)
+        rows = [
+            *HealthApi(brokers).endpoints,
+            *self.metrics.endpoints,
+            *TimerApi(brokers, scheduler).endpoints,
+            *TimerBatchApi(scheduler, http).endpoints,
+            *TimerListApi(brokers, http).endpoints,
+        ]
+        return [*rows, *OpenApi(rows).endpoints]
 
     def _end_streams(self) -> None:
         """End the answers that do not end by themselves."""

@@ -40,6 +40,7 @@ class PendingTimer(Struct):
     scheduled_ms: int
     body_bytes: int
     sample: str
+    position: str = ""  # the cursor of the page after this timer
 
 
 class PendingPage(Struct):

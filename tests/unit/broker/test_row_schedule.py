@@ -55,7 +55,12 @@ class Scene:
     def now_ms(self) -> int:
         return self.clock.now_ms()
 
-    def schedule(self, *rows: Row, born_host: bytes = HOST) -> ScheduleResult:
+    def schedule(self, *rows: Row, born_host: bytes = HOST) -> tuple[int, int]:
+        """Schedule rows. Return how many are new, and how many were known."""
+        done = self.schedule_in_detail(*rows, born_host=born_host)
+        return done.scheduled, done.known
+
+    def schedule_in_detail(self, *rows: Row, born_host: bytes = HOST) -> ScheduleResult:
         return self.rows.schedule(decode_rows(encode_rows(batch_of(rows))), born_host)
 
     def some(self, count: int, first: int = 0) -> list[Row]:
@@ -76,6 +81,15 @@ class Scene:
 
 
 # What a row becomes
+
+
+def test_the_result_tells_which_rows_were_known_and_what_time_it_was() -> None:
+    scene = Scene()
+    first, second = scene.some(2)
+    assert scene.schedule(second) == (1, 0)
+    done = scene.schedule_in_detail(first, second, first)
+    assert done.is_known.tolist() == [False, True, True]
+    assert done.now_ms == scene.now_ms
 
 
 def test_a_row_becomes_the_record_that_a_send_would_have_made() -> None:

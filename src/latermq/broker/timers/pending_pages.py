@@ -100,7 +100,7 @@ class PendingPages:
                 page.next = f"{row.wake_ms}:{row.entry}"
                 record = self._reader.log.read(row.physical_offset, row.size)
                 if not topic or find_property(record_properties(record), _REAL_TOPIC) == topic:
-                    page.timers.append(_pending_timer(decode_record(record), row.due_ms))
+                    page.timers.append(_pending_timer(decode_record(record), row.due_ms, page.next))
             yield from spend(1 + len(chunk.entries))
         page.next = ""
         return page
@@ -176,10 +176,12 @@ class PendingPages:
         page = PendingPage()
         for name, entry in rest[:limit]:
             message = self._reader.read_message(entry.physical_offset) if entry.size else None
-            page.timers.append(_pending_timer(message, entry.due_ms) if message else _far_timer(entry, name))
+            position = f"{entry.due_ms}:{entry.entry}"
+            page.timers.append(
+                _pending_timer(message, entry.due_ms, position) if message else _far_timer(entry, name, position)
+            )
         if len(rest) > limit:
-            last = rest[limit - 1][1]
-            page.next = f"{last.due_ms}:{last.entry}"
+            page.next = page.timers[-1].position
         return page
 
     def _with_key(self, due_range: DueRange, key: str) -> Steps[Sequence[tuple[str, Entry]]]:
@@ -209,7 +211,7 @@ class PendingPages:
         )
 
 
-def _pending_timer(message: Message, due_ms: int) -> PendingTimer:
+def _pending_timer(message: Message, due_ms: int, position: str) -> PendingTimer:
     properties = message.properties
     sample = message.body[:SAMPLE_BYTES].decode(errors="replace")
     return PendingTimer(
@@ -223,10 +225,11 @@ def _pending_timer(message: Message, due_ms: int) -> PendingTimer:
         scheduled_ms=message.store_timestamp_ms,
         body_bytes=len(message.body),
         sample="".join(letter if letter.isprintable() else "." for letter in sample),
+        position=position,
     )
 
 
-def _far_timer(entry: Entry, unique_key: str) -> PendingTimer:
+def _far_timer(entry: Entry, unique_key: str, position: str) -> PendingTimer:
     """Return a timer whose record has left the log, so that only the timeline has its body."""
     return PendingTimer(
         timer_id=entry.timer_id,
@@ -239,6 +242,7 @@ def _far_timer(entry: Entry, unique_key: str) -> PendingTimer:
         scheduled_ms=0,
         body_bytes=0,
         sample="",
+        position=position,
     )
 
 

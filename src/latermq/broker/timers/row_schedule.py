@@ -36,8 +36,18 @@ _POWERS_OF_TEN = 10 ** np.arange(1, 19, dtype=np.int64)
 class ScheduleResult(NamedTuple):
     """The result of scheduling a batch."""
 
-    scheduled: int
-    known: int  # rows scheduled earlier, including cancelled and delivered ones
+    now_ms: int  # the time that delays count from
+    is_known: Bools  # rows scheduled earlier, including cancelled and delivered ones
+
+    @property
+    def known(self) -> int:
+        """The number of rows scheduled earlier."""
+        return int(np.count_nonzero(self.is_known))
+
+    @property
+    def scheduled(self) -> int:
+        """The number of new timers."""
+        return len(self.is_known) - self.known
 
 
 class RowSchedule:
@@ -79,9 +89,9 @@ class RowSchedule:
 
         If the store fails, no row was scheduled, or some were; these are known when the batch is sent again.
         """
-        if not len(batch):
-            return ScheduleResult(0, 0)
         now_ms = self._clock.now_ms()
+        if not len(batch):
+            return ScheduleResult(now_ms, np.zeros(0, bool))
         check_rows(batch, self._writer.limits.max_body)
         dues = dues_of(batch, now_ms, self._admission.check_due)
         configs = self._writable_topics(batch, born_host)
@@ -105,7 +115,7 @@ class RowSchedule:
                 )
             for start, end in _segment_pieces(block.sizes, self._writer.max_timer_block_bytes):
                 self._writer.append_timers(block.part(start, end), _counts_by_topic(batch, rows[start:end]))
-        return ScheduleResult(len(rows), len(batch) - len(rows))
+        return ScheduleResult(now_ms, ~new)
 
     def _writable_topics(self, batch: RowBatch, born_host: bytes) -> list[Topic | None]:
         """Return the topics of the rows, auto-created if that is allowed; None for a topic without rows."""

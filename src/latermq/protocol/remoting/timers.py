@@ -87,6 +87,7 @@ class PendingTimerJson(Struct, rename="camel"):
     scheduled_ms: Int64
     body_bytes: Int32
     sample: str
+    position: str = ""
 
 
 class PendingPageJson(Struct):

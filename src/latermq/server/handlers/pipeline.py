@@ -216,9 +216,10 @@ class PipelineRequests:
     def _schedule(self, connection: Connection, command: Command, header: ScheduleRowsHeader) -> bytes | None:
         self._flush_barrier.check_room()
         done = self._rows.schedule(decode_rows(command.body), connection.peer_host)
-        fields = {"scheduled": str(done.scheduled), "known": str(done.known)}
+        fields = {"scheduled": str(done.scheduled), "known": str(done.known), "nowMs": str(done.now_ms)}
+        response = encode_response(command, fields=fields, body=done.is_known.tobytes())
         # Known rows may have arrived only a moment ago: they are confirmed when they are flushed, like new ones.
-        return self._flush_barrier.reply_when_flushed(connection, command, encode_response(command, fields=fields))
+        return self._flush_barrier.reply_when_flushed(connection, command, response)
 
     def state(self) -> PipelineState:
         """Return the broker state that a driver needs.

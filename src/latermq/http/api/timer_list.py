@@ -1,0 +1,175 @@
+"""Pending timers by filter, in the order of their due times: those of the brokers, and far ones from the timeline."""
+
+import asyncio
+import base64
+import binascii
+import heapq
+import zlib
+from http import HTTPStatus
+from typing import Annotated
+
+import msgspec
+
+from latermq.config import HttpConfig
+from latermq.errors import InvalidParameter
+from latermq.http.api.timers import Timer, timer_of
+from latermq.http.brokers import Brokers
+from latermq.http.endpoint import Answer, Call, Endpoint
+from latermq.http.paging import page_limit
+from latermq.http.timer_request import MAX_TIME_MS, parse_time_ms
+
+MAX_EMPTY_PAGES = 50  # pages without a match that one request reads of one broker
+_MAX_CURSOR_CHARS = 16_384
+
+
+class TimerQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"from_": "from"}):
+    """Which timers: of a topic, with a key (needs a topic), due in [from, to). Times are RFC 3339 or milliseconds."""
+
+    topic: Annotated[str, msgspec.Meta(max_length=255)] = ""
+    key: Annotated[str, msgspec.Meta(max_length=16_384)] = ""
+    from_: str = ""
+    to: str = ""
+    limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    cursor: Annotated[str, msgspec.Meta(max_length=_MAX_CURSOR_CHARS)] = ""
+
+
+class TimerPage(msgspec.Struct):
+    """Timers in the order of their due times. `next` is the cursor of the next page, empty on the last one.
+
+    A page may be short or empty and still have a next one.
+    """
+
+    timers: list[Timer]
+    next: str = ""
+
+
+class _Cursor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """Where a page ended: a position at each broker that has more, and the filter that it belongs to."""
+
+    filter: int
+    positions: dict[str, str]
+
+
+class _Source:
+    """The timers of one broker, page by page."""
+
+    def __init__(self, brokers: Brokers, name: str, address: str, fields: dict[str, str], position: str) -> None:
+        self._brokers = brokers
+        self._address = address
+        self._fields = fields
+        self.name = name
+        self.first_position = self.position = position
+        self.timers: list[tuple[Timer, str]] = []
+        self.has_more = True
+
+    async def fill(self, limit: int) -> None:
+        """Read until there are `limit` timers, or nothing more, or enough was read for one request."""
+        for _ in range(MAX_EMPTY_PAGES):
+            fields = {**self._fields, "limit": str(limit - len(self.timers)), "cursor": self.position}
+            page = await self._brokers.pending_page(self._address, fields)
+            self.timers += [(timer_of(timer, self.name), timer.position) for timer in page.timers]
+            self.position = page.next
+            self.has_more = bool(page.next)
+            if not self.has_more or len(self.timers) >= limit:
+                return
+
+
+class TimerListApi:
+    """The list of pending timers."""
+
+    def __init__(self, brokers: Brokers, config: HttpConfig) -> None:
+        self._brokers = brokers
+        self._max_page = config.max_page
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                "GET",
+                "/api/v1/timers",
+                self._list,
+                "List pending timers",
+                {HTTPStatus.OK: TimerPage},
+                "timers",
+                query=TimerQuery,
+            )
+        ]
+
+    async def _list(self, call: Call) -> Answer:
+        query: TimerQuery = call.query
+        limit = page_limit(query.limit, self._max_page)
+        if query.key and not query.topic:
+            raise InvalidParameter("a search by key needs a topic", hint="Add the parameter topic")
+        from_ms, until_ms = (_time_ms(text) for text in (query.from_, query.to))
+        fields = {"topic": query.topic, "key": query.key, "fromMs": str(from_ms), "untilMs": str(until_ms)}
+        mark = zlib.crc32(repr(sorted(fields.items())).encode())
+        holders = await self._brokers.holders_of(query.topic)
+        positions = dict.fromkeys(holders, "")
+        if query.cursor:
+            positions = _decode_cursor(query.cursor, mark)
+        sources = [
+            _Source(self._brokers, name, holders[name], fields, position)
+            for name, position in positions.items()
+            if name in holders
+        ]
+        await asyncio.gather(*(source.fill(limit) for source in sources))
+        timers, left = _merge(sources, limit)
+        return Answer(TimerPage(timers, _encode_cursor(_Cursor(mark, left)) if left else ""))
+
+
+def _merge(sources: list[_Source], limit: int) -> tuple[list[Timer], dict[str, str]]:
+    """Return the first timers of all sources, and where each source that has more continues.
+
+    A broker that has not been read far enough to have a next timer ends the page: its next one may be due earlier.
+    """
+    taken = dict.fromkeys((source.name for source in sources), 0)
+    heap = [
+        (source.timers[0][0].due_ms, source.timers[0][0].id, at) for at, source in enumerate(sources) if source.timers
+    ]
+    heapq.heapify(heap)
+    is_cut = any(not source.timers and source.has_more for source in sources)
+    merged: list[Timer] = []
+    while heap and len(merged) < limit and not is_cut:
+        _, _, at = heapq.heappop(heap)
+        source = sources[at]
+        merged.append(source.timers[taken[source.name]][0])
+        taken[source.name] += 1
+        if taken[source.name] < len(source.timers):
+            following = source.timers[taken[source.name]][0]
+            heapq.heappush(heap, (following.due_ms, following.id, at))
+        else:
+            is_cut = source.has_more
+    left: dict[str, str] = {}
+    for source in sources:
+        count = taken[source.name]
+        if count == len(source.timers):
+            if source.has_more:
+                left[source.name] = source.position
+        else:
+            left[source.name] = source.timers[count - 1][1] if count else source.first_position
+    return merged, left
+
+
+def _time_ms(text: str) -> int:
+    """Return a bound in milliseconds, 0 if it is not given."""
+    if not text:
+        return 0
+    if text.isascii() and text.isdigit() and len(text) < 19:
+        return min(int(text), MAX_TIME_MS)
+    return parse_time_ms(text.replace(" ", "+"))  # in a query, an unescaped + is a space
+
+
+def _encode_cursor(cursor: _Cursor) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).rstrip(b"=").decode()
+
+
+def _decode_cursor(text: str, mark: int) -> dict[str, str]:
+    hint = "Use `next` of the previous page, with the same filter"
+    try:
+        data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
+        cursor = msgspec.json.decode(data, type=_Cursor)
+    except (binascii.Error, ValueError):
+        raise InvalidParameter(f"{text[:40]!r} is not a cursor", hint=hint) from None
+    if cursor.filter != mark:
+        raise InvalidParameter("the cursor belongs to another filter", hint=hint)
+    return cursor.positions
