@@ -17,6 +17,7 @@ from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.known_stores import known_stores
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.remote.running_driver import look_up_driver
+from latermq.pipeline.timeline.delta_reads import delta_reads
 from latermq.pipeline.timeline.root import Root
 
 _PATIENCE_S = 1.0
@@ -141,11 +142,12 @@ def broker_health(name: str, address: str, state: PipelineState) -> BrokerHealth
 
 def _measure_tables(root: Root, health: Health) -> None:
     for name, address in (("timeline", root.timeline), ("archive", root.archive)):
-        try:
-            table = DeltaTable(address, storage_options=root.delta_options)
-        except TableNotFoundError:
-            continue
-        sizes = pa.table(table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
+        with delta_reads(root, address):
+            try:
+                table = DeltaTable(address, storage_options=root.delta_options)
+            except TableNotFoundError:
+                continue
+            sizes = pa.table(table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
         health.tables.append(TableHealth(name=name, version=table.version(), files=len(sizes), size_bytes=sum(sizes)))
         if name == "timeline" and health.last_compaction is None:
             health.last_compaction = _last_compaction(table)

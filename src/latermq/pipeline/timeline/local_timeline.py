@@ -1,19 +1,20 @@
 """Access to the timeline without a JVM, through delta-rs: one version of the table, and only the needed rows."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import TableNotFoundError
+from pyarrow import fs
 
 from latermq.arrays import Ints
-from latermq.errors import ConfigError, CorruptStore, LaterMQError, StoreError
+from latermq.errors import ConfigError, CorruptStore
 from latermq.handover.cut import FOREVER_MS
 from latermq.handover.window import Window
-from latermq.pipeline.timeline.root import Root
+from latermq.pipeline.timeline.delta_reads import LOG, delta_reads
+from latermq.pipeline.timeline.root import Root, file_errors
 
 SCHEMA_VERSION_PROPERTY = "latermq.schema.version"
 SCHEMA_VERSION = "2"
@@ -21,7 +22,6 @@ SCHEMA_VERSION = "2"
 READABLE_VERSIONS = ("1", "2")
 _RECORD = pa.large_binary()  # the records of one array may exceed 2 GiB
 _NAME = pa.large_string()
-_COLOURS = re.compile("\x1b\\[[0-9;]*m")  # delta-rs colours its messages
 
 _FAR = """
     SELECT entry_offset, timer_id, due_ms, topic || '+' || unique_key AS name, record
@@ -95,6 +95,7 @@ _UNPLACED = "SELECT COUNT(*) AS takers FROM timeline WHERE taker = 1 AND due_ms 
 class LocalTimeline:
     """One version of one store's timeline."""
 
+    root: Root
     table: DeltaTable
     version: int
     ingested: int  # this version holds all entries below it
@@ -140,7 +141,8 @@ class LocalTimeline:
 
     def estimated_rows(self, window: Window) -> int:
         """About how many rows are due in a window, by the statistics of the files, as if due times were even."""
-        files = pa.table(self.table.get_add_actions(flatten=True))
+        with delta_reads(self.root, self.root.timeline):
+            files = pa.table(self.table.get_add_actions(flatten=True))
         if not files.num_rows:
             return 0
         rows = files.column("num_records").fill_null(0).to_numpy()
@@ -172,30 +174,27 @@ class LocalTimeline:
         return int(batch.column("takers")[0].as_py())
 
     def _query(self, sql: str) -> Iterator[pa.RecordBatch]:
-        try:
+        with delta_reads(self.root, self.root.timeline):
             reader = pa.RecordBatchReader.from_stream(QueryBuilder().register("timeline", self.table).execute(sql))
             for batch in reader:
                 yield _without_views(batch)
-        # A broken file surfaces as an error of whichever layer reads it.
-        except (DeltaError, pa.ArrowException, OSError, ValueError) as error:
-            raise _read_error(self.table.table_uri, error) from error
 
 
 def open_local_timeline(root: Root, store_id: str, version: int | None = None) -> LocalTimeline | None:
     """A version of the timeline, by default the newest; None if there is no table yet."""
     uri = root.timeline
-    try:
-        table = DeltaTable(uri, version=version, storage_options=root.delta_options)
+    with delta_reads(root, uri):
+        try:
+            table = DeltaTable(uri, version=version, storage_options=root.delta_options)
+        except TableNotFoundError as error:
+            if not root.is_local and "scheme" in str(error):
+                raise
+            _check_absence(root)
+            return None
         version = table.version()
         schema_version = table.metadata().configuration.get(SCHEMA_VERSION_PROPERTY)
         ingested = table.transaction_version(f"latermq-ingest-{store_id}")
         columns = table.schema().fields
-    except TableNotFoundError as error:
-        if not root.is_local and "scheme" in str(error):
-            raise _read_error(uri, error) from error
-        return None
-    except (DeltaError, OSError, ValueError) as error:
-        raise _read_error(uri, error) from error
     if schema_version not in READABLE_VERSIONS:
         raise ConfigError(
             f"the timeline {uri} has schema version {schema_version}, not {SCHEMA_VERSION}",
@@ -203,7 +202,20 @@ def open_local_timeline(root: Root, store_id: str, version: int | None = None) -
         )
     # A driver that migrates a table sets the version first, so that older releases keep away, and the columns after it.
     layout = 2 if any(column.name == "taker" for column in columns) else 1
-    return LocalTimeline(table, version, ingested or 0, layout)
+    return LocalTimeline(root, table, version, ingested or 0, layout)
+
+
+def _check_absence(root: Root) -> None:
+    """Refuse a folder without a commit that holds data of a table: its log is lost, and a new table would hide that."""
+    with file_errors(root.timeline):
+        found = root.files.get_file_info(fs.FileSelector(root.at("timeline"), allow_not_found=True))
+    data = next((info.base_name for info in found if info.base_name.endswith(".parquet")), None)
+    if data is not None:
+        raise CorruptStore(
+            f"the timeline {root.timeline} is damaged: {LOG} has no commit, but there are data files such as {data}",
+            hint="Restore the folder from a backup, or move it away and ingest again what the logs hold "
+            '(docs/operations.md, "A moved, damaged or lost timeline")',
+        )
 
 
 def _statistics(files: pa.Table, name: str, default: int) -> Ints:
@@ -234,12 +246,3 @@ def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
         else:
             arrays.append(column.cast(_RECORD if "binary" in str(column.type) else _NAME))
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
-
-
-def _read_error(uri: str, error: Exception) -> LaterMQError:
-    text = " ".join(_COLOURS.sub("", str(error)).split())[:300]
-    if any(word in text.lower() for word in ("parquet", "corrupt", "invalid", "checksum", "json", "eof")):
-        return CorruptStore(
-            f"the timeline {uri} is damaged: {text}", hint="Restore it from a backup; near timers are unaffected"
-        )
-    return StoreError(f"the timeline {uri} cannot be read: {text}", hint="Check pipeline.timeline; the read is retried")

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
+from latermq.pipeline.timeline.delta_reads import LOG
 from latermq.pipeline.timeline.durable import sync_file, sync_folder, sync_folders
 from latermq.pipeline.timeline.root import Root, file_errors
 
-LOG = "_delta_log"
 # More commits than a driver ever has in flight: one batch per broker, and those of a compaction.
 UNSYNCED_COMMITS = 100
 

@@ -10,13 +10,20 @@ import logging
 import time
 import zlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from latermq.errors import LaterMQError
+from latermq.pipeline.timeline.delta_reads import LOG, delta_reads
 from latermq.pipeline.timeline.durable import sync_folder
 from latermq.pipeline.timeline.root import Root, file_errors
-from latermq.pipeline.timeline.table_sync import LOG, UNSYNCED_COMMITS
+from latermq.pipeline.timeline.table_sync import UNSYNCED_COMMITS
 
 _log = logging.getLogger("latermq.pipeline")
 
@@ -28,30 +35,61 @@ _HADOOP_HEADER = b"crc\0"
 def remove_torn_commits(root: Root, address: str) -> list[int]:
     """Move all commits from the first torn one on to `torn/` below the root. Returns their versions.
 
-    Concurrent writers do not look like torn commits: data is written before the commit that names it.
+    Concurrent writers do not look like torn commits: data is written before the commit that names it. Checkpoints that
+    no reader needs are moved too if they are damaged.
     """
     if not root.is_local:
         return []
     table = Path(address)
+    aside = Path(root.path) / "torn" / f"{table.name}-{time.time_ns() // 1_000_000}"
+    torn = _move_torn_commits(table, aside)
+    with file_errors(f"reading {table}"):
+        _move_unusable_checkpoint(root, table, aside)
+    return torn
+
+
+def _move_unusable_checkpoint(root: Root, table: Path, aside: Path) -> None:
+    """Set the newest checkpoint aside if the table cannot be opened with it, but possibly without it.
+
+    Arrow reads some damaged checkpoints that delta-rs does not.
+    """
+    versions = _versions(table)
+    newest = next((version for version in reversed(versions) if _checkpoint(table, version).is_file()), None)
+    if newest is None or not _is_covered(table, versions, newest):
+        return
+    try:
+        with delta_reads(root, str(table)):
+            DeltaTable(table).get_add_actions()
+    except LaterMQError:
+        _set_aside(_checkpoint(table, newest), aside)
+        _drop_torn_pointers(table, [], aside)
+
+
+def _set_aside(checkpoint: Path, aside: Path) -> None:
+    aside.mkdir(parents=True, exist_ok=True)
+    checkpoint.replace(aside / checkpoint.name)
+    _log.warning("%s is damaged: moved to %s; the table is read without it", checkpoint, aside)
+
+
+def _move_torn_commits(table: Path, aside: Path) -> list[int]:
     with file_errors(f"reading {table}"):
         versions = _versions(table)
-        _drop_torn_pointers(table, versions)
+        _drop_torn_pointers(table, versions, aside)
         for version in versions[-UNSYNCED_COMMITS:]:
             _drop_torn_checksums_of(table, version)
         first = _first_torn(table, versions[-UNSYNCED_COMMITS:])
         if first is None:
             return []
         torn = [version for version in versions if version >= first]
-        folder = Path(root.path) / "torn" / f"{table.name}-{time.time_ns() // 1_000_000}"
-        folder.mkdir(parents=True)
+        aside.mkdir(parents=True, exist_ok=True)
         # Move the last commit first. A crash in between leaves a table that is shorter but intact, or as torn as
         # before.
         for version in [*reversed(torn), *([first] if first not in torn else [])]:
             for path in _files_of(table, version):
-                path.replace(folder / path.name)
-        _drop_torn_pointers(table, [])
+                path.replace(aside / path.name)
+        _drop_torn_pointers(table, [], aside)
         sync_folder(table / LOG)
-    _log.warning("%s was damaged by a power cut: commits from version %d on were moved to %s", table, first, folder)
+    _log.warning("%s was damaged by a power cut: commits from version %d on were moved to %s", table, first, aside)
     return torn
 
 
@@ -73,12 +111,19 @@ def _first_torn(table: Path, versions: list[int]) -> int | None:
     first: int | None = None
     removed: set[str] = set()  # by later commits, so their files may be gone
     after = versions[-1] + 1 if versions else 0
+
+    @cache
+    def covered() -> int:  # read only if something is wrong
+        return _newest_checkpoint(table, versions)
+
     for version in reversed(versions):
-        if after != version + 1:
-            first = version + 1  # this commit's name was lost, but a later one's was not
+        if after != version + 1 and after - 1 > covered():
+            first = max(version, covered()) + 1  # this commit's name was lost, but a later one's was not
         after = version
         actions = _actions(table / LOG / f"{version:020d}.json")
-        if actions is None or any(not _is_intact(table, one["add"], removed) for one in actions if "add" in one):
+        # What a checkpoint contains is not read from its commit.
+        is_unreadable = actions is None and version > covered()
+        if is_unreadable or any(not _is_intact(table, one["add"], removed) for one in actions or () if "add" in one):
             first = version
         removed.update(one["remove"]["path"] for one in actions or [] if "remove" in one)
     return first
@@ -101,6 +146,15 @@ def _is_intact(table: Path, added: dict[str, Any], removed: set[str]) -> bool:
     return file.is_file() and file.stat().st_size == added["size"] and _is_parquet(file)
 
 
+def _is_readable(file: Path) -> bool:
+    """Whether every page of a Parquet file can be read."""
+    try:
+        pq.read_table(file, page_checksum_verification=True)
+    except (pa.ArrowException, OSError, ValueError):
+        return False
+    return True
+
+
 def _is_parquet(file: Path) -> bool:
     """Whether the file has Parquet's magic bytes at both ends. Unwritten blocks read as zeros."""
     with file.open("rb") as stream:
@@ -110,15 +164,15 @@ def _is_parquet(file: Path) -> bool:
         return stream.read(4) == _PARQUET
 
 
-def _drop_torn_pointers(table: Path, versions: list[int]) -> None:
-    """Remove unreadable checkpoints. They are not needed while the commits that they cover exist."""
+def _drop_torn_pointers(table: Path, versions: list[int], aside: Path) -> None:
+    """Set unreadable checkpoints aside, unless the table cannot be read without them."""
     log = table / LOG
     for version in versions[-UNSYNCED_COMMITS:]:
-        checkpoint = log / f"{version:020d}.checkpoint.parquet"
+        checkpoint = _checkpoint(table, version)
         if checkpoint.is_file():
             _drop_torn_checksums(checkpoint)
-            if not (checkpoint.stat().st_size > 8 and _is_parquet(checkpoint)):
-                checkpoint.unlink()
+            if not _is_readable(checkpoint) and _is_covered(table, versions, version):
+                _set_aside(checkpoint, aside)
     pointer = log / _POINTER
     if pointer.is_file():
         _drop_torn_checksums(pointer)
@@ -129,6 +183,26 @@ def _drop_torn_pointers(table: Path, versions: list[int]) -> None:
             return
         if not any(log.glob(f"{version:020d}.checkpoint*")):
             pointer.unlink()
+
+
+def _newest_checkpoint(table: Path, versions: list[int]) -> int:
+    """The version of the newest readable checkpoint; -1 if there is none."""
+    found = (version for version in reversed(versions) if _checkpoint(table, version).is_file())
+    return next((version for version in found if _is_readable(_checkpoint(table, version))), -1)
+
+
+def _checkpoint(table: Path, version: int) -> Path:
+    return table / LOG / f"{version:020d}.checkpoint.parquet"
+
+
+def _is_covered(table: Path, versions: list[int], version: int) -> bool:
+    """Whether all commits from the previous checkpoint, or from the first, up to this version exist."""
+    known = set(versions)
+    while version in known:
+        version -= 1
+        if version < 0 or _checkpoint(table, version).is_file():
+            return True
+    return False
 
 
 def _drop_torn_checksums_of(table: Path, version: int) -> None:
