@@ -1,8 +1,7 @@
-"""A store of Apache RocketMQ 5.5.0 that LaterMQ opens: its open transactions and popped messages continue."""
+"""A store of Apache RocketMQ 5.5.0 that LaterMQ opens: its open transactions continue."""
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,16 +13,13 @@ from latermq.protocol.remoting.clients import HeartbeatData, ProducerData
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.json_body import encode_body
-from tests.integration.brokers import pull, send, send_fields
-from tests.integration.pop_client import PopClient, Popped
+from tests.integration.brokers import pull, send_fields
 from tests.integration.raw_client import RawClient, connect
 from tests.interop.peer import apache_peer
 from tests.support.serving import serving
 
 PRODUCERS, TOPIC = "producers", "orders"
-POPPED, POPPERS = "popped", "poppers"
 COMMIT, ROLL_BACK = "8", "12"
-MESSAGES = 12
 # Halves are checked before the store changes hands. Apache's broker notes ends after up to 3 s, and must not check a
 # half that has ended: it would store it again, as an open one.
 PEER = {"transactionTimeOut": "6000", "transactionCheckInterval": "3000"}
@@ -44,16 +40,11 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Left"]:
 class Left:
     store: Path
 
-    def __init__(self) -> None:
-        self.acked: set[bytes] = set()
-        self.held: set[bytes] = set()
-
     async def fill(self, port: int) -> None:
         # Checks come on the connection that sent the heartbeat, so replies are awaited on another.
         async with connect(port) as checked, connect(port) as client:
             await beat(checked)
             await self._transactions(client, checked)
-            await self._pops(client)
             await send_half(client, b"open 3")  # which is not checked before the broker stops
 
     async def _transactions(self, client: RawClient, checked: RawClient) -> None:
@@ -67,21 +58,6 @@ class Left:
             command = await checked.receive()
             assert command.code == Request.CHECK_TRANSACTION_STATE
             awaited.discard(decode_record(command.body).body)
-
-    async def _pops(self, client: RawClient) -> None:
-        for number in range(MESSAGES):
-            assert (await send(client, POPPED, b"%d" % number, queue_id=number % 4)).code == Response.SUCCESS
-        popper = PopClient(client, POPPERS)
-        taken: list[Popped] = []
-        while len(taken) < MESSAGES // 2:
-            wanted = {"bornTime": str(now_ms()), "maxMsgNums": "2", "invisibleTime": "600000"}
-            taken += await popper.pop(POPPED, **wanted)
-        for number, one in enumerate(taken):
-            if number % 2:
-                assert (await client.call(Request.ACK_MESSAGE, one.fields)).code == Response.SUCCESS
-                self.acked.add(one.body)
-            else:
-                self.held.add(one.body)
 
 
 def now_ms() -> int:
@@ -140,23 +116,3 @@ async def decide(port: int) -> None:
             _, messages = await pull(client, TOPIC, 0, queueId=str(queue_id))
             stored += [message.body for message in messages]
         assert sorted(stored) == [b"committed", b"open 1", b"open 3"]
-
-
-def test_a_group_that_popped_continues_after_the_messages_that_it_popped(left: Left) -> None:
-    """Those in flight are only in RocketMQ's revive topic, which is not read (docs/pop.md)."""
-    with serving(left.store) as server:
-        found = asyncio.run(pop_all(server.port))
-    assert not left.acked & set(found)
-    assert {b"%d" % number for number in range(MESSAGES)} - left.acked - left.held <= set(found)
-    assert max(found.values()) == 1
-
-
-async def pop_all(port: int) -> Counter[bytes]:
-    found: Counter[bytes] = Counter()
-    async with connect(port) as client:
-        popper = PopClient(client, POPPERS)
-        for _ in range(20):
-            for one in await popper.pop(POPPED):
-                found[one.body] += 1
-                assert await popper.ack(one) == "done"
-    return found

@@ -26,6 +26,7 @@ from latermq.broker.pop.positions import PopPositions
 from latermq.broker.pop.pulled_queues import PulledQueues
 from latermq.broker.pop.reported_clients import ReportedClients
 from latermq.broker.pop.sent_answers import SentAnswers
+from latermq.broker.pop.takeover import PopTakeover
 from latermq.broker.pop.waiting_pops import WaitingPops
 from latermq.broker.tables.adopted_topics import adopt_queues, adopt_timer_topics
 from latermq.broker.tables.config_files import TOPICS_PATH
@@ -224,6 +225,16 @@ class Broker:
             Limits(pop.max_in_flight, pop.max_in_flight_per_queue, pop.max_queues),
             lease_ms=pop.lease,
             max_hold_ms=pop.max_hold,
+        )
+        self.pop_takeover = PopTakeover(
+            self._disk,
+            self.store,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.in_flight,
+            snapshot,
+            self.clock.now_ms(),
         )
         self.pop_journal = PopJournal(self.store, self.pop_operations, snapshot, born_host=self.store_host)
         self.pop_clock = PopClock(self.clock, self.pop_operations.follow_clock)

@@ -24,6 +24,8 @@ HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_CHECK_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # RocketMQ's broker reads the half topic as this group
+REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"  # with the cluster: where RocketMQ's broker notes popped messages
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"  # and the group as which it reads them
 WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, POP_TOPIC})  # not for consumers
 _SHOWN_CHARS = 40  # of a refused name, whose length an untrusted client chooses
 

@@ -140,6 +140,12 @@ def _problems(broker: "Broker", config: Config) -> list[Check]:
             f"{broker.clamped_offsets} are past the end of their queues",
             "Nothing to do: the next start resets them to the end",
         )
+    if broker.pop_takeover.trouble:
+        warn(
+            "popped messages",
+            broker.pop_takeover.trouble,
+            "Messages in flight may be missing: reset the offsets of groups that pop, after the next start",
+        )
     if broker.timers.guard.is_holding:
         warn("clock", "the clock has jumped and is not trusted yet", "Correct it before the next start")
     return problems

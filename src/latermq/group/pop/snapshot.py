@@ -41,6 +41,7 @@ class PopSnapshot(CheckpointParticipant):
         self._min_growth_bytes = min_growth_bytes
         self._max_pinned_bytes = max_pinned_bytes
         self.mark = 0  # the position of the file on disk: the journal is needed from here on
+        self.is_saved = False  # whether there is a file
         self.loss = ""  # what is wrong with the file, for operators
         self._position: Callable[[], int | None] = lambda: None
         self._journal_bytes: Callable[[], int] = lambda: 0
@@ -62,6 +63,7 @@ class PopSnapshot(CheckpointParticipant):
         promised = _mark_in(checkpoint)
         data = self._disk.read(PATH)
         if data is not None:
+            self.is_saved = True
             self.mark = decode_snapshot(data, self._table)
         if self.mark < promised:
             self.loss = f"{PATH} is at {self.mark} of its journal, the checkpoint says {promised}"
@@ -86,7 +88,7 @@ class PopSnapshot(CheckpointParticipant):
 
     def _replace(self, image: TableImage, journal_bytes: int) -> None:
         self._disk.replace(PATH, encode_snapshot(image))
-        self.mark, self._saved_bytes = image.mark, journal_bytes
+        self.mark, self._saved_bytes, self.is_saved = image.mark, journal_bytes, True
 
 
 def _mark_in(checkpoint: Checkpoint | None) -> int:

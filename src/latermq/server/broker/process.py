@@ -211,6 +211,13 @@ class BrokerProcess:
             _log.warning("lost files rebuilt from the log", count=count, of=shown)
         if broker.adopted_topics:
             _log.warning("topics without configuration restored", topics=broker.adopted_topics)
+        takeover = broker.pop_takeover
+        if takeover.taken_over or takeover.dropped:
+            _log.info(
+                "popped messages of RocketMQ's broker taken over", messages=takeover.taken_over, gone=takeover.dropped
+            )
+        if takeover.trouble:
+            _log.warning("popped messages of RocketMQ's broker not read completely", reason=takeover.trouble)
         unreadable_records = broker.replay.unreadable_records
         if unreadable_records.count:
             _log.warning("timer records skipped", records=unreadable_records.count, first=unreadable_records.first)

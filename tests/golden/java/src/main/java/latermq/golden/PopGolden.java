@@ -7,10 +7,15 @@ import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.List;
 import java.util.TreeMap;
+import org.apache.rocketmq.broker.pop.orderly.QueueLevelConsumerManager;
 import org.apache.rocketmq.common.KeyBuilder;
+import org.apache.rocketmq.common.PopAckConstants;
 import org.apache.rocketmq.common.consumer.ReceiptHandle;
 import org.apache.rocketmq.remoting.protocol.body.BatchAck;
 import org.apache.rocketmq.remoting.protocol.header.ExtraInfoUtil;
+import org.apache.rocketmq.store.pop.AckMsg;
+import org.apache.rocketmq.store.pop.BatchAckMsg;
+import org.apache.rocketmq.store.pop.PopCheckPoint;
 
 final class PopGolden {
     private static final String GROUP = "golden-group";
@@ -20,7 +25,8 @@ final class PopGolden {
         List<String> topics = List.of(TOPIC, KeyBuilder.buildPopRetryTopicV1(TOPIC, GROUP),
             KeyBuilder.buildPopRetryTopicV2(TOPIC, GROUP));
         out.json("pop.json", Output.map("group", GROUP, "topic", TOPIC, "handles", handles(topics),
-            "infos", infos(topics), "batch_acks", batchAcks()));
+            "infos", infos(topics), "batch_acks", batchAcks(), "revive_records", reviveRecords(topics.get(1)),
+            "order_info", orderInfo()));
     }
 
     private static List<Object> handles(List<String> topics) {
@@ -77,5 +83,69 @@ final class PopGolden {
             acks.add(Output.map("bits", bits, "encoded", JSON.parseObject(JSON.toJSONString(ack)).getString("b")));
         }
         return acks;
+    }
+
+    /** Bodies of the revive topic's records: two pops, a changed message, and acknowledgements. */
+    private static List<Object> reviveRecords(String retryTopic) {
+        PopCheckPoint pop = checkPoint(TOPIC, 10, FixedClockStore.START_MS, 60_000, 0, 1, 2, 5);
+        PopCheckPoint retried = checkPoint(retryTopic, 3, FixedClockStore.START_MS + 1, 30_000, 0);
+        PopCheckPoint changed = checkPoint(TOPIC, 12, FixedClockStore.START_MS + 2, 90_000, 0);
+        changed.setSuspend(true);
+        AckMsg origin = fill(new AckMsg(), pop);
+        origin.setAckOffset(12);
+        AckMsg single = fill(new AckMsg(), pop);
+        single.setAckOffset(10);
+        BatchAckMsg batch = new BatchAckMsg();
+        fill(batch, pop);
+        batch.setAckOffset(-1);
+        batch.setAckOffsetList(new ArrayList<>(List.of(11L, 15L)));
+        List<Object> records = new ArrayList<>();
+        for (PopCheckPoint point : List.of(pop, retried, changed)) {
+            records.add(Output.map("tag", PopAckConstants.CK_TAG, "body", JSON.toJSONString(point)));
+        }
+        for (AckMsg ack : List.of(origin, single)) {
+            records.add(Output.map("tag", PopAckConstants.ACK_TAG, "body", JSON.toJSONString(ack)));
+        }
+        records.add(Output.map("tag", PopAckConstants.BATCH_ACK_TAG, "body", JSON.toJSONString(batch)));
+        return records;
+    }
+
+    private static PopCheckPoint checkPoint(String topic, long first, long popTime, long invisibleTime, int... distances) {
+        PopCheckPoint point = new PopCheckPoint();
+        point.setTopic(topic);
+        point.setCId(GROUP);
+        point.setQueueId(2);
+        point.setStartOffset(first);
+        point.setPopTime(popTime);
+        point.setInvisibleTime(invisibleTime);
+        point.setNum((byte) distances.length);
+        point.setBrokerName("broker-a");
+        for (int distance : distances) {
+            point.addDiff(distance);
+        }
+        return point;
+    }
+
+    private static AckMsg fill(AckMsg ack, PopCheckPoint point) {
+        ack.setTopic(point.getTopic());
+        ack.setConsumerGroup(point.getCId());
+        ack.setQueueId(point.getQueueId());
+        ack.setStartOffset(point.getStartOffset());
+        ack.setPopTime(point.getPopTime());
+        ack.setBrokerName(point.getBrokerName());
+        return ack;
+    }
+
+    /** consumerOrderInfo.json: four messages, of which the second delivery of the first three is in flight. */
+    private static String orderInfo() {
+        QueueLevelConsumerManager orders = new QueueLevelConsumerManager();
+        orders.update("first", false, TOPIC, GROUP, 1, FixedClockStore.START_MS, 60_000, List.of(7L, 8L, 10L),
+            new StringBuilder());
+        orders.update("second", false, TOPIC, GROUP, 1, FixedClockStore.START_MS + 1, 30_000, List.of(7L, 8L, 10L, 11L),
+            new StringBuilder());
+        orders.commitAndNext(TOPIC, GROUP, 1, 8, FixedClockStore.START_MS + 1);
+        orders.updateNextVisibleTime(TOPIC, GROUP, 1, 10, FixedClockStore.START_MS + 1, FixedClockStore.START_MS + 5_000);
+        orders.getTable().values().forEach(queues -> queues.values().forEach(info -> info.setLastConsumeTimestamp(0)));
+        return orders.encode();
     }
 }
