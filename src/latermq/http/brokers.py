@@ -1,10 +1,13 @@
 """The connections of the console to name servers and brokers, shared by all requests."""
 
+import asyncio
 from typing import NamedTuple
 
 import msgspec
 
-from latermq.client import Admin
+from latermq.client import Admin, MessageQueue
+from latermq.client.admin import LAST
+from latermq.client.consumer import queue_offsets
 from latermq.client.session.retry import with_retries
 from latermq.config import Config
 from latermq.errors import QueryNotFound
@@ -62,6 +65,17 @@ class Brokers(Admin):
         if not topic:
             return await self._masters()
         return dict(sorted((await self._route(topic)).addresses.items()))
+
+    async def offsets_at(self, topic: str, to: int | str) -> dict[MessageQueue, int]:
+        """Return the offsets that a reset to a position would set: epoch milliseconds, "first" or "last"."""
+        queues = (await self._route(topic)).readable
+        if to == LAST:
+            found = [queue_offsets.max_offset(self._session, queue) for queue in queues]
+        elif isinstance(to, int):
+            found = [queue_offsets.search_offset(self._session, queue, to) for queue in queues]
+        else:
+            found = [queue_offsets.min_offset(self._session, queue) for queue in queues]
+        return dict(zip(queues, await asyncio.gather(*found), strict=True))
 
     async def schedule_rows(self, address: str, batch: RowBatch) -> RowsReply:
         """Schedule rows at one broker. They may be sent again: a broker schedules each unique key once."""

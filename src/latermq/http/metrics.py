@@ -30,6 +30,7 @@ class Figure(NamedTuple):
 
 FIGURES = (
     Figure("latermq_http_connections", "connections", "Open connections"),
+    Figure("latermq_http_streams", "streams", "Open event streams"),
     Figure("latermq_http_requests", "requests", "Requests in progress"),
     Figure("latermq_http_held_bytes", "held_bytes", "Bodies of the requests in progress, in bytes"),
     Figure("latermq_http_answers_total", "answers_", "Answered requests, by status", "status"),

@@ -7,19 +7,29 @@ from collections.abc import Callable
 
 import uvloop
 
+from latermq.client import Producer, PullConsumer
 from latermq.clock import Clock, SystemClock
 from latermq.config import Config
+from latermq.http.api.cluster import ClusterApi
+from latermq.http.api.dead_letters import READER_GROUP, DeadLetterApi
+from latermq.http.api.density import DensityApi
+from latermq.http.api.groups import GroupApi
 from latermq.http.api.health import HealthApi
+from latermq.http.api.live import LiveApi
 from latermq.http.api.timer_batches import TimerBatchApi
 from latermq.http.api.timer_list import TimerListApi
 from latermq.http.api.timers import TimerApi
+from latermq.http.api.topics import TopicApi
 from latermq.http.app import ConsoleApp
-from latermq.http.brokers import open_brokers
+from latermq.http.brokers import name_servers_of, open_brokers
+from latermq.http.collector import Collector
 from latermq.http.endpoint import Endpoint, routes_of
 from latermq.http.listener import HttpListener
 from latermq.http.metrics import ConsoleMetrics
 from latermq.http.openapi import OpenApi
 from latermq.http.scheduler import TimerScheduler
+
+PRODUCER_GROUP = "latermq-console"
 
 
 class ConsoleProcess:
@@ -28,10 +38,18 @@ class ConsoleProcess:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self.brokers = open_brokers(config)
+        servers, timeout_s = name_servers_of(config), config.http.broker_timeout / 1000
+        self._reader = PullConsumer(servers, group=READER_GROUP, request_timeout_s=timeout_s)
+        self._producer = Producer(servers, group=PRODUCER_GROUP, send_timeout_s=timeout_s)
+        density = DensityApi(self.brokers)
+        self._cluster = ClusterApi(self.brokers, density)
+        self.collector = Collector(self._cluster.collect, config.http.max_streams)
         self.metrics = ConsoleMetrics(config.http, lambda: self.address, self.statistics)
-        self.endpoints = self._endpoints()
-        self.app = ConsoleApp(config.http, clock, routes_of(self.endpoints))
-        self.listener = HttpListener(self.app.asgi, config.http, self._end_streams)
+        self.endpoints = self._endpoints(density)
+        self.app = ConsoleApp(
+            config.http, clock, [*routes_of(self.endpoints), *LiveApi(self.collector, config.http).routes]
+        )
+        self.listener = HttpListener(self.app.asgi, config.http, self.collector.close)
 
     @property
     def address(self) -> str:
@@ -45,7 +63,7 @@ class ConsoleProcess:
         return {
             "connections": self.listener.connections,
             "requests": in_progress.count,
-            "streams": 0,
+            "streams": self.collector.streams,
             "held_bytes": in_progress.held_bytes,
             "timed_out": in_progress.timed_out,
             "rate_clients": len(rates),
@@ -56,15 +74,17 @@ class ConsoleProcess:
 
     async def start(self) -> None:
         """Accept requests. Brokers are connected when they are needed."""
-        await self.brokers.start()
+        for client in (self.brokers, self._reader, self._producer):
+            await client.start()
         await self.listener.start()
 
     async def stop(self) -> None:
         """Stop accepting, end event streams, finish the requests in flight, and disconnect from the brokers."""
         await self.listener.stop()
-        await self.brokers.close()
+        for client in (self._producer, self._reader, self.brokers):
+            await client.close()
 
-    def _endpoints(self) -> list[Endpoint]:
+    def _endpoints(self, density: DensityApi) -> list[Endpoint]:
         """The route table."""
         brokers, http = self.brokers, self._config.http
         scheduler = TimerScheduler(brokers)
@@ -74,11 +94,13 @@ class ConsoleProcess:
             *TimerApi(brokers, scheduler).endpoints,
             *TimerBatchApi(scheduler, http).endpoints,
             *TimerListApi(brokers, http).endpoints,
+            *density.endpoints,
+            *TopicApi(brokers, http).endpoints,
+            *GroupApi(brokers).endpoints,
+            *DeadLetterApi(brokers, self._reader, self._producer, http).endpoints,
+            *self._cluster.endpoints,
         ]
         return [*rows, *OpenApi(rows).endpoints]
-
-    def _end_streams(self) -> None:
-        """End the answers that do not end by themselves."""
 
 
 def run_console(config: Config, ready: Callable[[str], None]) -> int:

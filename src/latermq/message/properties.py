@@ -54,6 +54,10 @@ HALF_END = "LMQ_HALF_END"  # in the record that ends a half: how it ended
 KEY_SEPARATOR = " "  # between the message keys in a KEYS value
 
 
+# Besides those with the prefixes TIMER_ and LMQ_.
+_SCHEDULING_PROPERTIES = (DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
+
+
 def encode_properties(properties: Mapping[str, str]) -> str:
     """Encode properties in the given order."""
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
@@ -113,3 +117,12 @@ def well_formed(wire: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def without_scheduling(properties: dict[str, str]) -> dict[str, str]:
+    """Return the properties without those that an earlier wait left, for a message that is stored again."""
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in _SCHEDULING_PROPERTIES and not name.startswith((TIMER_PREFIX, OWN_PREFIX))
+    }

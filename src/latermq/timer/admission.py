@@ -19,7 +19,6 @@ from latermq.message.properties import (
     TIMER_DELETE_KEY,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
-    TIMER_PREFIX,
     TIMER_ROLL_TIMES,
     UNIQUE_KEY,
     decode_properties,
@@ -41,7 +40,6 @@ _BROKER_PROPERTIES = (TIMER_OUT_MS, TIMER_ROLL_TIMES)  # removed from incoming m
 # Properties that no ordinary timer has: they change its destination or are removed from it.
 SPECIAL_PROPERTIES = frozenset((*_BROKER_PROPERTIES, DELAY_LEVEL, TIMER_DELETE_KEY, REAL_TOPIC, REAL_QUEUE_ID))
 # Removed from a message that is stored again, so that nothing of an earlier wait delays it a second time.
-_SCHEDULING_PROPERTIES = (DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
 
 
 class Wait(IntEnum):
@@ -198,12 +196,3 @@ def cancel_properties(encoded: str, name: str, *, is_effective: bool) -> str:
     """
     properties = decode_properties(encoded) | {TIMER_DELETE_KEY: name}
     return encode_properties(properties | {UNIQUE_KEY: name} if is_effective else properties)
-
-
-def without_scheduling(properties: dict[str, str]) -> dict[str, str]:
-    """Return the properties without those that an earlier wait left, for a message that is stored again."""
-    return {
-        name: value
-        for name, value in properties.items()
-        if name not in _SCHEDULING_PROPERTIES and not name.startswith((TIMER_PREFIX, OWN_PREFIX))
-    }

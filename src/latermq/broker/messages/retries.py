@@ -18,13 +18,13 @@ from latermq.message.properties import (
     WAIT_STORE_OK,
     decode_properties,
     encode_properties,
+    without_scheduling,
 )
 from latermq.message.record import Message
 from latermq.message.record_fields import SYSFLAG_FROM_SENDER
 from latermq.model.group import Group
 from latermq.model.retry import RetryMessage, SendBack
 from latermq.store.log_reader import LogReader
-from latermq.timer.admission import without_scheduling
 
 DEAD_LETTER_QUEUES = 1
 ANY_QUEUE = -1

@@ -13,12 +13,12 @@ from latermq.message.properties import (
     POP_HANDLE,
     RETRY_TOPIC,
     encode_properties,
+    without_scheduling,
 )
 from latermq.message.record import Message, decode_record, record_property
 from latermq.message.record_fields import SYSFLAG_FROM_SENDER
 from latermq.message.record_writer import encode_record
 from latermq.store.log_writer import Draft
-from latermq.timer.admission import without_scheduling
 
 _ORIGIN_GROUP, _RETRY_TOPIC = ORIGIN_GROUP.encode(), RETRY_TOPIC.encode()
 

@@ -4,14 +4,13 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from latermq.cli.commands.message_reader import find_by_offset_id, stored_messages
+from latermq.cli.commands.message_reader import stored_messages
 from latermq.cli.views.message_rows import message_row, moment, readable_row
 from latermq.client import Admin, Message, PullConsumer
+from latermq.client.dead_letters import find_dead_letter, original_topic, reason_of, topic_of
 from latermq.errors import QueryNotFound, TopicNotFound
-from latermq.message.names import DEAD_LETTER_PREFIX, TIMER_DEAD_LETTER_TOPIC, dead_letter_topic
-from latermq.message.properties import DEAD_LETTER_REASON, KEYS, REAL_TOPIC, RETRY_TOPIC
-
-_UNKNOWN_REASON = "unknown"
+from latermq.message.names import DEAD_LETTER_PREFIX
+from latermq.message.properties import KEYS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,24 +26,6 @@ class Selection:
     def matches(self, message: Message) -> bool:
         in_time = self.until_ms is None or message.store_timestamp_ms < self.until_ms
         return in_time and (self.key is None or self.key in message.properties.get(KEYS, "").split())
-
-
-def topic_of(name: str) -> str:
-    """The dead-letter topic of a group. The name of a dead-letter topic is returned unchanged."""
-    is_topic = name == TIMER_DEAD_LETTER_TOPIC or name.startswith(DEAD_LETTER_PREFIX)
-    return name if is_topic else dead_letter_topic(name)
-
-
-def reason_of(message: Message) -> str:
-    """Why the message is a dead letter. Only LaterMQ brokers record it."""
-    return message.properties.get(DEAD_LETTER_REASON, _UNKNOWN_REASON)
-
-
-def original_topic(message: Message) -> str:
-    """The topic that a dead letter was sent to, or an empty string if it has no record of it."""
-    # The real topic of a message that waited for a retry is the retry topic.
-    properties = message.properties
-    return properties.get(RETRY_TOPIC) or properties.get(REAL_TOPIC, "")
 
 
 def dead_letter_row(message: Message) -> dict[str, Any]:
@@ -81,20 +62,6 @@ async def dead_letter_counts(admin: Admin) -> list[dict[str, Any]]:
             "last_stored": moment(last_ms),
         })  # fmt: skip
     return rows
-
-
-async def find_dead_letter(admin: Admin, topic: str, message_id: str) -> Message:
-    """The dead letter with this message id or offset message id."""
-    try:
-        found = await admin.query_by_unique_key(topic, message_id)
-        if found:
-            return found[-1]
-        message = await find_by_offset_id(admin, message_id)
-        if message.topic == topic:
-            return message
-    except (QueryNotFound, TopicNotFound):
-        pass
-    raise QueryNotFound(f"{topic} has no message {message_id}", hint="`latermq dlq list GROUP` lists its messages")
 
 
 async def dead_letters(

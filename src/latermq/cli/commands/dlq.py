@@ -51,10 +51,10 @@ def list_dead_letters(
             dead_letter_row,
             dead_letters,
             readable_dead_letter_row,
-            topic_of,
         )
         from latermq.cli.commands.message_reader import READER_GROUP
         from latermq.client import Admin, PullConsumer
+        from latermq.client.dead_letters import topic_of
 
         selection = Selection(key=key, from_ms=from_ms, until_ms=until_ms)
         rows: list[dict[str, Any]] = []
@@ -93,14 +93,15 @@ def show(
     """
 
     async def find() -> "Message":
-        from latermq.cli.commands.dead_letters import find_dead_letter, topic_of
         from latermq.client import Admin
+        from latermq.client.dead_letters import find_dead_letter, topic_of
 
         async with Admin(namesrv) as admin:
             return await find_dead_letter(admin, topic_of(group), message_id)
 
     message = run(find())
-    from latermq.cli.commands.dead_letters import dead_letter_row, original_topic, reason_of
+    from latermq.cli.commands.dead_letters import dead_letter_row
+    from latermq.client.dead_letters import original_topic, reason_of
 
     if json:
         print_fields(dead_letter_row(message), as_json=True)

@@ -35,8 +35,8 @@ def show(
     """
 
     async def find() -> "list[Message]":
-        from latermq.cli.commands.message_reader import find_by_offset_id
         from latermq.client import Admin
+        from latermq.client.dead_letters import find_by_offset_id
 
         async with Admin(namesrv) as admin:
             if topic is None:

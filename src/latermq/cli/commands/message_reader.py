@@ -3,9 +3,7 @@
 from collections.abc import AsyncIterator
 
 from latermq.cli.output import print_note
-from latermq.client import Admin, Message, MessageQueue, PullConsumer, UnreadableBody
-from latermq.errors import QueryNotFound
-from latermq.message.ids import parse_offset_message_id
+from latermq.client import Message, MessageQueue, PullConsumer, UnreadableBody
 
 READER_GROUP = "TOOLS_CONSUMER"  # a pull must name a group; this one exists on every broker
 _PULL_MESSAGES = 256
@@ -33,19 +31,3 @@ async def stored_messages(consumer: PullConsumer, queue: MessageQueue, from_ms: 
 def note_skipped(error: UnreadableBody) -> None:
     """Report a message whose body cannot be decompressed."""
     print_note(f"skipped: {error.remark}")
-
-
-async def find_by_offset_id(admin: Admin, message_id: str) -> Message:
-    """The message with this offset message id. Raise QueryNotFound if no broker of the cluster has it."""
-    # The id contains an address, which may be of any machine. Connect to it only if it is a broker's. An ordinary
-    # message id has the same form, with an address that means nothing.
-    addresses = {address for broker in await admin.brokers() for address in broker.brokerAddrs.values()}
-    try:
-        ip, port, _ = parse_offset_message_id(message_id)
-    except QueryNotFound:
-        ip, port = "", 0
-    if (f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}") not in addresses:
-        raise QueryNotFound(
-            f"{message_id} is not an offset message id of this cluster", hint="For a message id, add --topic TOPIC"
-        )
-    return await admin.view_message(message_id)

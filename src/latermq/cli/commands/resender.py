@@ -3,39 +3,13 @@
 from collections import Counter
 from typing import Any
 
-from latermq.cli.commands.dead_letters import (
-    Selection,
-    count_dead_letters,
-    dead_letters,
-    original_topic,
-    reason_of,
-    topic_of,
-)
+from latermq.cli.commands.dead_letters import Selection, count_dead_letters, dead_letters
 from latermq.cli.commands.message_reader import READER_GROUP
 from latermq.cli.output import counted, print_json, print_line, print_note, progress
 from latermq.cli.views.message_rows import body_text
-from latermq.client import Admin, Message, OutgoingMessage, Producer, PullConsumer
+from latermq.client import Admin, Message, Producer, PullConsumer
+from latermq.client.dead_letters import as_sent, original_topic, reason_of, topic_of
 from latermq.errors import LaterMQError, QueryNotFound, TopicNotFound
-from latermq.message.properties import (
-    KEYS,
-    MAX_OFFSET,
-    MIN_OFFSET,
-    ORIGIN_MESSAGE_ID,
-    PRODUCER_GROUP,
-    RECONSUME_TIME,
-    RETRY_TOPIC,
-    TAGS,
-    TRANSACTION_PREPARED,
-    UNIQUE_KEY,
-    WAIT_STORE_OK,
-)
-from latermq.timer.admission import without_scheduling
-
-# Properties that clients and brokers add. Only the sender's own properties are sent again.
-_TRANSIT_PROPERTIES = frozenset({
-    RETRY_TOPIC, WAIT_STORE_OK, UNIQUE_KEY, TAGS, KEYS, MIN_OFFSET, MAX_OFFSET, PRODUCER_GROUP, RECONSUME_TIME,
-    TRANSACTION_PREPARED, "MAX_RECONSUME_TIMES", "MSG_REGION", "TRACE_ON", "CLUSTER", "CONSUME_START_TIME",
-})  # fmt: skip
 
 
 class Resender:
@@ -79,7 +53,7 @@ class Resender:
         if self._dry_run:
             row |= {"status": "DRY_RUN", "reason": reason_of(message), "body": body_text(message.body)}
         else:
-            result = await producer.send(_copy(message, topic))
+            result = await producer.send(as_sent(message, topic))
             row |= {
                 "status": result.status,
                 "message_id": result.message_id,
@@ -109,14 +83,3 @@ class Resender:
         print_note(f"stopped after {sent}; all dead letters are still in {self._source}")
         if self._last is not None:
             print_note(f"to continue, add --after {self._last.message_id}")
-
-
-def _copy(message: Message, topic: str) -> OutgoingMessage:
-    """The message as originally sent, with a new unique key and the original id as a property."""
-    original = message.properties
-    properties = {
-        name: value for name, value in without_scheduling(original).items() if name not in _TRANSIT_PROPERTIES
-    }  # fmt: skip
-    properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
-    tag, keys = original.get(TAGS, ""), original.get(KEYS, "")
-    return OutgoingMessage(topic, message.body, tag, keys, properties, message.flag)

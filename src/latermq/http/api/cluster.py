@@ -1,0 +1,155 @@
+"""Brokers, the pipeline as they report it, and the state that the event stream carries."""
+
+import asyncio
+from http import HTTPStatus
+
+import msgspec
+
+from latermq.errors import LaterMQError
+from latermq.http.api.density import DensityApi, DensityReport
+from latermq.http.brokers import Brokers
+from latermq.http.endpoint import Answer, Call, Endpoint
+
+
+class BrokerState(msgspec.Struct, omit_defaults=True):
+    """A broker as it reports itself, or why it does not. `late_ms` is how late its deliveries are now."""
+
+    broker: str
+    address: str
+    error: str = ""
+    version: str = ""
+    started_ms: int = 0
+    messages_in: int = 0
+    messages_out: int = 0
+    messages_in_rate: float = 0.0
+    messages_out_rate: float = 0.0
+    pending_timers: int = 0
+    timers_in_rate: float = 0.0
+    timers_delivered_rate: float = 0.0
+    late_ms: int = 0
+    disk_used_ratio: float = 0.0
+
+
+class BrokerList(msgspec.Struct):
+    """All registered brokers."""
+
+    brokers: list[BrokerState]
+
+
+class PipelineReport(msgspec.Struct, omit_defaults=True):
+    """The pipeline as one broker sees it, or why it does not say. Epoch 0: no driver has ever begun."""
+
+    broker: str
+    error: str = ""
+    store_id: str = ""
+    epoch: int = 0
+    lag_entries: int = 0
+    lag_ms: int = 0
+    keeps_far_timers: bool = False
+    windows_ready: int = 0
+    windows_waiting: int = 0
+    deadline_ms: int | None = None
+    built_by: dict[str, int] = {}
+
+
+class PipelineReports(msgspec.Struct):
+    """The pipeline as all brokers see it."""
+
+    brokers: list[PipelineReport]
+
+
+class LiveState(msgspec.Struct):
+    """What the event stream carries once per second."""
+
+    brokers: list[BrokerState]
+    density: DensityReport
+
+
+class ClusterApi:
+    """The requests on brokers and the pipeline."""
+
+    def __init__(self, brokers: Brokers, density: DensityApi) -> None:
+        self._brokers = brokers
+        self._density = density
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        ok = HTTPStatus.OK
+        return [
+            Endpoint("GET", "/api/v1/brokers", self._list, "Show all brokers", {ok: BrokerList}, "cluster"),
+            Endpoint("GET", "/api/v1/pipeline", self._pipeline, "Show the pipeline", {ok: PipelineReports}, "cluster"),
+            Endpoint("GET", "/api/v1/state", self._state, "Show the current state", {ok: LiveState}, "cluster"),
+        ]
+
+    async def collect(self) -> LiveState:
+        """Ask all brokers for their state."""
+        brokers, density = await asyncio.gather(self._states(), self._density.report())
+        return LiveState(brokers, density)
+
+    async def _state(self, call: Call) -> Answer:
+        return Answer(await self.collect())
+
+    async def _list(self, call: Call) -> Answer:
+        return Answer(BrokerList(await self._states()))
+
+    async def _pipeline(self, call: Call) -> Answer:
+        masters = await self._brokers.masters()
+        return Answer(PipelineReports(list(await asyncio.gather(*map(self._report, masters, masters.values())))))
+
+    async def _states(self) -> list[BrokerState]:
+        masters = await self._brokers.masters()
+        return list(await asyncio.gather(*map(self._broker, masters, masters.values())))
+
+    async def _broker(self, name: str, address: str) -> BrokerState:
+        try:
+            info = await self._brokers.broker_runtime_info(address)
+        except LaterMQError as error:
+            return BrokerState(name, address, error.message)
+        in_rate, out_rate = (_number(info.get(rate, "").partition(" ")[0]) for rate in ("putTps", "getFoundTps"))
+        return BrokerState(
+            name,
+            address,
+            "",
+            info.get("latermqVersion", ""),
+            _count(info, "bootTimestamp"),
+            _count(info, "putMessageTimesTotal"),
+            _count(info, "msgGetTotalTodayNow"),
+            in_rate,
+            out_rate,
+            _count(info, "timerCongestNum"),
+            _number(info.get("timerEnqueueTps", "")),
+            _number(info.get("timerDequeueTps", "")),
+            _count(info, "timerReadBehind") * 1000,
+            _number(info.get("commitLogDiskRatio", "")),
+        )
+
+    async def _report(self, name: str, address: str) -> PipelineReport:
+        try:
+            state = await self._brokers.pipeline_state(address)
+        except LaterMQError as error:
+            return PipelineReport(name, error.message)
+        ready = sum(bool(window.attempt) for window in state.windows)
+        return PipelineReport(
+            name,
+            "",
+            state.store_id,
+            state.epoch,
+            max(0, state.flushed_entry - state.ingest_offset) if state.epoch else 0,
+            state.lag_ms,
+            state.keeps_far_timers,
+            ready,
+            len(state.windows) - ready,
+            state.deadline_ms,
+            state.built_by,
+        )
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def _count(info: dict[str, str], name: str) -> int:
+    return int(_number(info.get(name, "")))

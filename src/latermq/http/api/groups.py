@@ -1,0 +1,172 @@
+"""Consumer groups: their members and their progress, and resets of their offsets."""
+
+import asyncio
+from http import HTTPStatus
+from typing import Annotated
+
+import msgspec
+
+from latermq.client.admin import FIRST, LAST
+from latermq.errors import ConsumerOffline, GroupNotFound
+from latermq.http.brokers import Brokers
+from latermq.http.endpoint import Answer, Call, Endpoint
+from latermq.http.timer_request import parse_time_ms
+from latermq.message.names import check_group, check_topic
+
+GROUPS_AT_ONCE = 16  # asked for their members at the same time
+
+
+class GroupInfo(msgspec.Struct):
+    """A group and how many of its members are connected."""
+
+    group: str
+    members: int
+    can_consume: bool
+    is_ordered: bool
+    max_retries: int
+
+
+class GroupList(msgspec.Struct):
+    """All groups."""
+
+    groups: list[GroupInfo]
+
+
+class Member(msgspec.Struct):
+    """A connected member."""
+
+    client_id: str
+    address: str
+    language: str
+
+
+class Progress(msgspec.Struct):
+    """The progress of a group in a queue. `lag` is the number of messages after its offset."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    offset: int
+    max_offset: int
+    lag: int
+    in_flight: int
+    last_consumed_ms: int
+
+
+class GroupState(msgspec.Struct):
+    """A group with its members and its progress. `lag` is that of all queues."""
+
+    group: str
+    lag: int
+    members: list[Member]
+    queues: list[Progress]
+
+
+class OffsetReset(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a group continues in a topic: `first`, `last`, or a time (RFC 3339)."""
+
+    topic: Annotated[str, msgspec.Meta(max_length=255)]
+    to: Annotated[str, msgspec.Meta(max_length=60)]
+    dry_run: bool = False
+
+
+class NewOffset(msgspec.Struct):
+    """The offset of a queue before and after a reset; -1 before the first."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    before: int
+    after: int
+
+
+class ResetReport(msgspec.Struct):
+    """What a reset did, or would do with `dry_run`."""
+
+    dry_run: bool
+    queues: list[NewOffset]
+
+
+class GroupApi:
+    """The requests on groups."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        path, ok = "/api/v1/groups", HTTPStatus.OK
+        reset = path + "/{group}/offsets:reset"
+        return [
+            Endpoint("GET", path, self._list, "List groups", {ok: GroupList}, "groups"),
+            Endpoint("GET", path + "/{group}", self._show, "Show a group", {ok: GroupState}, "groups"),
+            Endpoint("POST", reset, self._reset, "Reset offsets", {ok: ResetReport}, "groups", body=OffsetReset),
+        ]
+
+    async def _list(self, call: Call) -> Answer:
+        groups = await self._brokers.groups()
+        turns = asyncio.Semaphore(GROUPS_AT_ONCE)
+
+        async def count(group: str) -> int:
+            async with turns:
+                return len(await self._members(group))
+
+        members = await asyncio.gather(*(count(group.name) for group in groups))
+        rows = zip(groups, members, strict=True)
+        return Answer(
+            GroupList(
+                [GroupInfo(one.name, count, one.can_consume, one.is_ordered, one.max_retries) for one, count in rows]
+            )
+        )
+
+    async def _show(self, call: Call) -> Answer:
+        group = await self._known(call.path["group"])
+        members, queues = await self._members(group), await self._progress(group, None)
+        return Answer(GroupState(group, sum(one.lag for one in queues), members, queues))
+
+    async def _reset(self, call: Call) -> Answer:
+        reset: OffsetReset = call.body
+        check_topic(reset.topic)
+        to = reset.to if reset.to in (FIRST, LAST) else parse_time_ms(reset.to)
+        group = await self._known(call.path["group"])
+        await self._brokers.route(reset.topic)  # raises TopicNotFound
+        before = {(one.broker, one.queue_id): one.offset for one in await self._progress(group, reset.topic)}
+        if reset.dry_run:
+            after = await self._brokers.offsets_at(reset.topic, to)
+        else:
+            after = await self._brokers.reset_offsets(group, reset.topic, to)
+        queues = [
+            NewOffset(
+                queue.topic, queue.brokerName, queue.queueId, before.get((queue.brokerName, queue.queueId), -1), at
+            )
+            for queue, at in after.items()
+        ]
+        return Answer(ResetReport(reset.dry_run, queues))
+
+    async def _known(self, group: str) -> str:
+        check_group(group)
+        if group not in {one.name for one in await self._brokers.groups()}:
+            raise GroupNotFound(f"group {group!r} does not exist", hint="GET /api/v1/groups lists the groups")
+        return group
+
+    async def _members(self, group: str) -> list[Member]:
+        try:
+            found = await self._brokers.consumer_connections(group)
+        except ConsumerOffline:
+            return []
+        return [Member(one.clientId, one.clientAddr, one.language) for one in found.connectionSet]
+
+    async def _progress(self, group: str, topic: str | None) -> list[Progress]:
+        return [
+            Progress(
+                queue.topic,
+                queue.brokerName,
+                queue.queueId,
+                one.consumerOffset,
+                one.brokerOffset,
+                one.brokerOffset - one.consumerOffset,
+                max(0, one.pullOffset - one.consumerOffset),
+                one.lastTimestamp,
+            )
+            for queue, one in (await self._brokers.consume_stats(group, topic)).items()
+        ]
