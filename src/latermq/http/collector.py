@@ -1,8 +1,7 @@
 """The state of all brokers once per second, asked for only while there are readers, and shared by all of them."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import msgspec
 import structlog
@@ -44,7 +43,7 @@ class Collector:
         if len(self._streams) >= self._max_streams or self._is_closed:
             raise Busy(f"{len(self._streams)} event streams are open, the limit is http.max_streams", hint="Close some")
 
-    async def stream(self) -> AsyncIterator[bytes]:
+    async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yield the newest state, encoded as a server-sent event, whenever there is a newer one than the last."""
         changed = asyncio.Event()
         self._streams.add(changed)
@@ -91,12 +90,3 @@ class Collector:
     def _announce(self) -> None:
         for changed in self._streams:
             changed.set()
-
-
-@contextlib.asynccontextmanager
-async def closing(events: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Close a generator even if its reader fails."""
-    try:
-        yield events
-    finally:
-        await events.aclose()  # type: ignore[attr-defined]

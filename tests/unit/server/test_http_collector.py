@@ -1,6 +1,7 @@
 """The collector of the console: what slow readers get, and what happens when nobody reads."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 
 import msgspec
 
@@ -27,7 +28,7 @@ class Source:
         return State(self.asked)
 
 
-def test_a_slow_reader_skips_states_and_delays_nobody(monkeypatch: object) -> None:
+def test_a_slow_reader_skips_states_and_delays_nobody() -> None:
     async def scenario() -> None:
         source = Source()
         hub = Collector(source, 10)
@@ -63,9 +64,9 @@ def test_a_failure_is_an_event_and_the_next_state_follows() -> None:
     _run(scenario)
 
 
-def _run(scenario: object) -> None:
+def _run(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
     before, collector.EVERY_S = collector.EVERY_S, 0.001
     try:
-        asyncio.run(scenario())  # type: ignore[operator]
+        asyncio.run(scenario())
     finally:
         collector.EVERY_S = before

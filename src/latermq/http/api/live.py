@@ -1,6 +1,7 @@
 """The state of all brokers as server-sent events."""
 
 import asyncio
+import contextlib
 from http import HTTPStatus
 
 from starlette.requests import Request
@@ -10,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from latermq.config import HttpConfig
 from latermq.errors import LaterMQError
-from latermq.http.collector import Collector, closing
+from latermq.http.collector import Collector
 from latermq.http.problems import problem_response
 
 LIVE_PATH = "/live"
@@ -60,7 +61,7 @@ class _EventStream(Response):
     async def _send_events(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": HEADERS})
         await send({"type": "http.response.body", "body": _RETRY, "more_body": True})
-        async with closing(self._collector.stream()) as events:
+        async with contextlib.aclosing(self._collector.stream()) as events:
             async for event in events:
                 async with asyncio.timeout(self._stalled_timeout_s):
                     await send({"type": "http.response.body", "body": event, "more_body": True})
