@@ -58,9 +58,9 @@ class PopPath:
 
 
 def _one_by_one(group: str, places: list[tuple[int, int]], pop_ms: int) -> bytes:
-    frames = []
+    frames, starts = [], dict(reversed(places))
     for queue_id, offset in places:
-        handle = f"{offset} {pop_ms} 60000 0 0 broker-a {queue_id} {offset}"
+        handle = f"{starts[queue_id]} {pop_ms} 60000 0 0 broker-a {queue_id} {offset}"
         fields = {
             "consumerGroup": group, "topic": TOPIC, "queueId": str(queue_id), "offset": str(offset),
             "extraInfo": handle,

@@ -60,6 +60,8 @@ class ConsumerOffsets:
                 self._topics.setdefault(group, set()).add(topic)
                 self._groups.setdefault(topic, set()).add(group)
             self._count += 1
+        elif queues[queue_id] == offset:
+            return  # nothing to save
         queues[queue_id] = offset
         self._stale[key, queue_id // BLOCK_QUEUES] = None
         self.changed = True

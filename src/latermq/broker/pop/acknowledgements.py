@@ -115,7 +115,7 @@ class Acknowledgements:
         if queue is None:
             return 0
         was_ordered = bool(queue.ordered)
-        count = self._operations.ack_all(queue, [(start + distance, mask) for distance, mask in windows], pop_ms)
+        count = self._operations.ack_all(queue, windows, pop_ms, start)
         if count:
             self._note_done(queue, count, was_ordered=was_ordered)
         return count

@@ -42,8 +42,7 @@ class PopPositions:
 
     def commit(self) -> None:
         """Journal the operations so far. Their answers may be sent then. Raises StoreError if there is no space."""
-        if not self._operations.journal.is_empty:
-            self._journal.append(now_ms=self._clock.now_ms())
+        self._journal.append(now_ms=self._clock.now_ms())
         if self._moved:
             self._store_floors()
 
@@ -52,10 +51,7 @@ class PopPositions:
         moved, self._moved = self._moved, {}
         for queue in moved:
             if table.by_number.get(queue.number) is queue:
-                group, topic, queue_id = queue.key
-                floor = table.floor(queue)
-                if offsets.get(group, topic, queue_id) != floor:
-                    offsets.put(group, topic, queue_id, floor)
+                offsets.put(queue.group, queue.topic, queue.queue_id, table.floor(queue))
 
     # Changes from outside
 

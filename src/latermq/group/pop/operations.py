@@ -158,7 +158,8 @@ class PopOperations:
         return room if room > 0 else 0
 
     def _check_room(self, queue: PoppedQueue, count: int) -> None:
-        if count > self.room(queue):
+        limits = self._limits
+        if self.table.held + count > limits.in_flight or queue.held + count > limits.in_flight_per_queue:
             self._refused += 1
             raise InFlightFull(
                 f"{queue.held} messages of the queue and {self.table.held} of the broker are in flight",
@@ -179,7 +180,10 @@ class PopOperations:
         if offsets:
             assert offsets[0] >= next_offsets[number], f"{offsets[0]} was popped before"
             self._check_room(queue, len(offsets))
-        pop_ms = max(now_ms, not_before_ms, table.positions.fence_ms[number])
+        pop_ms = not_before_ms if not_before_ms > now_ms else now_ms
+        fence_ms = table.positions.fence_ms[number]
+        if fence_ms > pop_ms:
+            pop_ms = fence_ms
         visible_ms = self._visible_ms(now_ms, invisible_ms, lease)
         for first, mask in windows_of(offsets):
             table.put_batch(queue, first, mask, pop_ms, visible_ms, lease)
@@ -191,12 +195,16 @@ class PopOperations:
         return pop_ms
 
     def _visible_ms(self, now_ms: int, invisible_ms: int, lease: int) -> int:
-        return min(MAX_VISIBLE_MS, now_ms + (self._max_hold_ms if lease else max(0, invisible_ms)))
+        if lease:
+            invisible_ms = self._max_hold_ms
+        visible_ms = now_ms + invisible_ms if invisible_ms > 0 else now_ms
+        return visible_ms if visible_ms < MAX_VISIBLE_MS else MAX_VISIBLE_MS
 
     def earliest_pop_ms(self, queue: PoppedQueue) -> int:
         """Return the earliest pop time that no older handle of the queue has."""
         positions, number = self.table.positions, queue.number
-        return max(positions.fence_ms[number], positions.order_pop_ms[number] + 1)
+        fence_ms, after_ms = positions.fence_ms[number], positions.order_pop_ms[number] + 1
+        return fence_ms if fence_ms > after_ms else after_ms
 
     def redelivery(self, queue: PoppedQueue, now_ms: int, attempt: int = 0) -> Redelivery | None:
         """Return what a pop in order delivers first, or None while the queue is blocked."""
@@ -293,22 +301,27 @@ class PopOperations:
         self._take(queue, row, taken)
         return outcomes
 
-    def ack_all(self, queue: PoppedQueue, windows: Iterable[tuple[int, int]], pop_ms: int) -> int:
-        """Acknowledge messages of one pop, as pairs of a first offset and a mask. Return how many were in flight."""
+    def ack_all(self, queue: PoppedQueue, windows: Iterable[tuple[int, int]], pop_ms: int, start: int = 0) -> int:
+        """Acknowledge messages of one pop, as pairs of an offset and a mask. Return how many were in flight.
+
+        The offsets of the pairs count from `start`.
+        """
         table, rows, count = self.table, self.table.rows, 0
-        for start, mask in windows:
-            left = mask
+        for distance, mask in windows:
+            at, left = start + distance, mask
             while left:
                 low = left & -left
-                row = table.locate(queue, start + low.bit_length() - 1)
+                row = table.locate(queue, at + low.bit_length() - 1)
                 if row < 0 or rows.pop_ms[row] != pop_ms:
                     left ^= low
                     continue
-                shift = rows.first[row] - start
+                first = rows.first[row]
+                shift = first - at
                 own = rows.mask[row] & (left >> shift if shift >= 0 else left << -shift)
                 left &= ~(own << shift if shift >= 0 else own >> -shift)
                 count += own.bit_count()
-                self._take(queue, row, own)
+                table.clear_bits(queue, row, own)
+                self.journal.ack(queue.number, first, own)
         return count
 
     def _take(self, queue: PoppedQueue, row: int, bits: int) -> None:

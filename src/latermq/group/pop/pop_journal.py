@@ -97,7 +97,10 @@ class PopJournal:
             last: tuple[int, int, int] = writer.append_all([*drafts, own], now_ms)[-1]
         else:
             last = writer.append(POP_TOPIC, 0, body, b"", now_ms, self._born_host, now_ms=now_ms)
-        self._operations.note_journalled(gone)
+        if gone:
+            self._operations.note_journalled(gone)
+        else:
+            journal.clear()
         self._note_written(last)
 
     def _append_first(self, now_ms: int) -> None:

@@ -60,11 +60,15 @@ class PoppedQueue:
 
     def drop_batch(self, first: int) -> None:
         """Mark a row as finished. Finished rows leave the index when they are the majority."""
-        rows = self._rows
-        rows[bisect_left(self._firsts, first)] = _DEAD
+        rows, at = self._rows, self._head
+        if self._firsts[at] == first:  # the usual case
+            rows[at] = _DEAD
+            while at < len(rows) and rows[at] == _DEAD:
+                at += 1
+            self._head = at
+        else:
+            rows[bisect_left(self._firsts, first)] = _DEAD
         self._dead += 1
-        while self._head < len(rows) and rows[self._head] == _DEAD:
-            self._head += 1
         if self._dead > _MIN_DEAD and self._dead * 2 > len(rows):
             live = [at for at in range(self._head, len(rows)) if rows[at] != _DEAD]
             self._firsts = [self._firsts[at] for at in live]

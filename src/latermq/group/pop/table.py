@@ -229,12 +229,12 @@ class InFlightTable:
         if left:
             rows.mask[row] = left
             return
-        flags = rows.flags[row]
+        flags, first = rows.flags[row], rows.first[row]
         if flags & SINGLE:
             queue.ordered -= bool(flags & IN_ORDER)
-            queue.drop_single(rows.first[row])
+            queue.drop_single(first)
         else:
-            queue.drop_batch(rows.first[row])
+            queue.drop_batch(first)
         self._free(row)
 
     def take(self, queue: PoppedQueue, first: int, mask: int) -> int:

@@ -87,8 +87,11 @@ class PopRequests:
             raise InvalidParameter(
                 f"{header.maxMsgNums} messages cannot be popped at once", hint=f"Pop 1 to {MAX_MESSAGES}"
             )
-        _check_text("attempt id", header.attemptId)
-        _check_text("lease", header.lease)
+        attempt = lease = ""
+        if header.attemptId:
+            attempt = _checked_text("attempt id", header.attemptId)
+        if header.lease:
+            lease = _checked_text("lease", header.lease)
         topic = self._pops.check_topic(header.topic, header.queueId)
         group = self._pops.check_group(header.consumerGroup, connection.peer_host)
         request = PopRequest(
@@ -100,8 +103,8 @@ class PopRequests:
             message_filter=self._filters.of_request(header.topic, header.exp, header.expType),
             from_end=header.initMode == FROM_END,
             is_ordered=group.is_ordered or bool(header.order),
-            attempt=attempt_hash(header.attemptId or ""),
-            lease=lease_of(group.name, header.lease) if header.lease else 0,
+            attempt=attempt_hash(attempt) if attempt else 0,
+            lease=lease_of(group.name, lease) if lease else 0,
         )
         self._replies.check_pop()
         self._replies.check_room()
@@ -207,7 +210,7 @@ class Notifications:
 
     def notify(self, connection: Connection, command: Command, header: NotificationHeader) -> bytes | None:
         now_ms = self._client_clock.now_ms()
-        _check_text("attempt id", header.attemptId)
+        attempt = _checked_text("attempt id", header.attemptId or "")
         topic = self._pops.check_topic(header.topic, header.queueId)
         group = self._pops.check_group(header.consumerGroup, connection.peer_host)
         request = PopRequest(
@@ -217,7 +220,7 @@ class Notifications:
             1,
             0,
             is_ordered=group.is_ordered or bool(header.order),
-            attempt=attempt_hash(header.attemptId or ""),
+            attempt=attempt_hash(attempt),
         )
         has_messages = self._pops.has_messages(request)
         if has_messages or header.pollTime <= 0 or is_too_late(header.bornTime, header.pollTime, now_ms):
@@ -275,9 +278,10 @@ def _notification(has_messages: bool) -> dict[str, str]:
     return {"hasMsg": "true" if has_messages else "false", "pollingFull": "false"}
 
 
-def _check_text(what: str, text: str | None) -> None:
-    if text is not None and len(text) > MAX_TEXT_CHARS:
+def _checked_text(what: str, text: str) -> str:
+    if len(text) > MAX_TEXT_CHARS:
         raise InvalidParameter(f"the {what} has {len(text)} characters; the limit is {MAX_TEXT_CHARS}")
+    return text
 
 
 def _records(pieces: list[bytes]) -> Iterator[bytes]:
