@@ -1,6 +1,6 @@
 """The CommitLog: all records in one sequence, appended once and never changed (docs/formats/commitlog.md)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from mmap import mmap
 from threading import Lock
 
@@ -228,6 +228,21 @@ class CommitLog:
                 segment_end = segment_start + segment_bytes
             pieces.append(data[start - segment_start : end - segment_start])
         return pieces
+
+    def read_places(self, places: Sequence[tuple[int, int, int]], total_bytes: int) -> list[bytes] | None:
+        """Return the records at sorted places, as (offset, size, any number), or None if they span segments.
+
+        Records that are all adjacent are one piece.
+        """
+        first, (last, last_size, _) = places[0][0], places[-1]
+        start = first // self._segment_bytes * self._segment_bytes
+        end = last + last_size
+        if end > start + self._segment_bytes:
+            return None
+        data = self._segments.file_at(first).map
+        if end - first == total_bytes:
+            return [data[first - start : end - start]]
+        return [data[at - start : at - start + size] for at, size, _ in places]
 
     def read_all(self, offsets: Ints, sizes: Ints) -> bytes:
         """Return many records, concatenated. Adjacent records in a segment are read as one piece."""

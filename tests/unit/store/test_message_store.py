@@ -153,6 +153,23 @@ def test_a_fetch_returns_one_message_however_small_the_limit(make_disk: MakeDisk
     store.close()
 
 
+def test_a_fetch_of_a_backlog_returns_what_a_fetch_with_an_end_returns(make_disk: MakeDisk) -> None:
+    """The first one has a way of its own for records that need no examination."""
+    store = open_store(make_disk())
+    for number in range(200):
+        append(store, b"%03d" % number + b"." * (number * 7 % 900), queue_id=number // 5 % 2)
+    queue = store.queues.ensure("orders", 0)
+    end = queue.next_offset
+    for offset in range(end + 1):
+        for count in (0, 1, 4, 5, 32):
+            for max_bytes in (1, 4_000, 1 << 20):
+                plain = store.reader.fetch(queue, offset, max_count=count, max_bytes=max_bytes)
+                other = store.reader.fetch(queue, offset, max_count=count, max_bytes=max_bytes, until=end)
+                assert b"".join(plain.pieces) == b"".join(other.pieces)
+                assert plain[1:] == other[1:]
+    store.close()
+
+
 def test_a_fetch_across_segments_and_queue_files_misses_nothing(make_disk: MakeDisk) -> None:
     store = open_store(make_disk())
     for number in range(300):
