@@ -85,7 +85,7 @@ class SocketlessBroker:
             config, FileDisk(folder), clock, host="127.0.0.1", port=10911, new_store_id="b" * 32,
             random_fraction=Random(1).random,
         )  # fmt: skip
-        service = broker_service(self.broker, later=later)
+        self.service = service = broker_service(self.broker, later=later)
         self.transport = transport or StubTransport()
         self.connection = Connection(service, Listener(service, config.server, clock))
         self.connection.connection_made(self.transport)

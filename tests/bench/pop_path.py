@@ -9,6 +9,7 @@ from latermq.group.pop.handles import encode_bit_set
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import FrameReader, encode_frame
 from tests.bench.path import GROUP, PULL_BATCH, TOPIC, Figures, SocketlessBroker, measure_pull, measure_send
+from tests.bench.pop_floor import LeastPops
 
 POP, ACK = f"pop of {PULL_BATCH} (µs/message)", "ack (µs/message)"
 _Acks = Callable[[str, list[tuple[int, int]], int], bytes]  # frames for a group, queue ids and offsets, and a pop time
@@ -119,6 +120,10 @@ def measure_pop_path(folder: Path, count: int, body_bytes: int) -> Figures:
             own = PopPath(path, soon).measure(f"{GROUP}-{number}", acks)
             own["both, pull = 1"] = (own[POP] + own[ACK]) / pull_us
             figures |= {f"acknowledged {name}: {figure}": value for figure, value in own.items()}
+        least = LeastPops(path, soon.append)
+        own = PopPath(path, soon).measure(GROUP, _in_a_batch)
+        assert not least.held, "an acknowledgement did nothing"
+        figures["least work, in a batch: both, pull = 1"] = (own[POP] + own[ACK]) / pull_us
         return figures
     finally:
         path.close()
