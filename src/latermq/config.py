@@ -16,6 +16,7 @@ from latermq.errors import ConfigError
 ENVIRONMENT_PREFIX = "LATERMQ_"
 MIN_NEAR_HORIZON_MS = 1_000
 MAX_NEAR_HORIZON_MS = 2 * 86_400_000
+MIN_DRIVER_MEMORY_BYTES = 512 << 20  # Spark requires 450 MiB, and a part of the heap does not count
 MIN_BUILD_TIMEOUT_MS = 1_000
 MIN_TOKEN_CHARS = 16
 SECRET_SETTINGS = frozenset({"http.token"})  # never shown to clients
@@ -574,6 +575,8 @@ def _check_pipeline(pipeline: PipelineConfig) -> None:
             f"pipeline.roll_deadline must be above 0 and below {lead_ms} ms, "
             "the time that pipeline.near_horizon leaves before a window begins"
         )
+    if pipeline.driver_memory < MIN_DRIVER_MEMORY_BYTES:
+        raise ConfigError("pipeline.driver_memory must be at least 512MiB: Spark refuses to start with less")
     if pipeline.roll_timeout < MIN_BUILD_TIMEOUT_MS:
         raise ConfigError("pipeline.roll_timeout must be at least 1s: the build process needs time to start")
     if not 0 <= pipeline.connect_port <= 65_535:

@@ -162,3 +162,12 @@ def test_a_broker_with_another_secret_is_told_of_once_and_holds_up_no_other(
         end = one.state(flush=True).flushed_entry
         wait_until(lambda: one.state().ingest_offset >= end, SLOW_S, "the further ingest of broker-a")
         assert not running.done()
+
+
+def test_a_process_whose_spark_refuses_its_settings_says_why_and_exits_2(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.executor.memory 1m\n")
+    environment = {"SPARK_CONF_DIR": str(tmp_path)}
+    with pipeline_process(f"{HOST}:{free_port()}", tmp_path / "pipeline", environment=environment) as driver:
+        assert driver.wait_for_exit(SLOW_S) == 2
+        assert "error: the pipeline cannot start: Spark cannot start: [INVALID_EXECUTOR_MEMORY]" in driver.printed()
+        assert "Traceback" not in driver.printed()

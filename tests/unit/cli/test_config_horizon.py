@@ -47,3 +47,9 @@ def test_environment_variables_are_explicit_settings() -> None:
 def test_a_horizon_out_of_range_is_refused(horizon: str) -> None:
     with pytest.raises(ConfigError, match=r"pipeline\.near_horizon must be 1s to 2d"):
         pipeline(f"near_horizon={horizon}")
+
+
+def test_memory_with_which_spark_does_not_start_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"pipeline\.driver_memory must be at least 512MiB"):
+        load_config(settings=["pipeline.driver_memory=511MiB"], environment={})
+    assert load_config(settings=["pipeline.driver_memory=512MiB"], environment={}).pipeline.driver_memory == 512 << 20

@@ -6,14 +6,18 @@ import sys
 import tempfile
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from latermq.config import PipelineConfig
+from latermq.errors import ConfigError
 from latermq.pipeline.spark.jars import delta_jars
 from latermq.pipeline.spark.jvm_output import JvmOutput
 from latermq.pipeline.spark.requirements import check_java
 from latermq.pipeline.spark.s3_jars import LOG_STORE_CLASS, s3_jars
+from latermq.pipeline.spark.spark_failures import first_line
 from latermq.pipeline.timeline.root import is_on_s3
 from latermq.pipeline.timeline.s3 import hadoop_settings
 
@@ -119,7 +123,13 @@ def open_session(config: PipelineConfig | None = None, *, output: JvmOutput | No
     builder = SparkSession.builder.master(config.master).appName(APPLICATION)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except (Py4JJavaError, PySparkException) as error:
+        raise ConfigError(
+            f"Spark cannot start: {first_line(error)}",
+            hint="Check pipeline.master, pipeline.driver_memory and the spark-defaults.conf in SPARK_CONF_DIR",
+        ) from error
     register(spark)
     return spark
 
