@@ -17,6 +17,7 @@ from tests.bench.grpc_scenarios import GrpcSideBySide
 from tests.bench.load import Load, start_load
 from tests.bench.path import measure_path
 from tests.bench.pipeline import run_near, run_pipeline
+from tests.bench.pipeline_sql import run_pipeline_sql
 from tests.bench.pop_path import measure_pop_path
 from tests.bench.pop_state import measure_pop_state
 from tests.bench.proxies import APACHE_CLUSTER, APACHE_LOCAL, run_proxy
@@ -38,6 +39,7 @@ PIPELINE = "pipeline"
 NEAR = "pipeline-near"
 BULK = "bulk-cancel"
 TIMELINE = "timeline"
+SQL = "pipeline-sql"
 # In execution order: scenarios that fill a broker come late, and a restart leaves a cold broker.
 PAIRED = (
     "send-async", "send-sync", "cpu-per-send", "consume", "levels", "levels-paced", "levels-burst", "restart",
@@ -58,6 +60,7 @@ NO_CLIENT = (
     BULK,
     PIPELINE,
     TIMELINE,
+    SQL,
 )  # without Apache's client
 SCENARIOS = (*SIDE_BY_SIDE, *NO_CLIENT, NEAR)
 # The contenders of each group of scenarios, measured one after the other on the same machine.
@@ -108,7 +111,10 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--far-near", type=int, default=defaults.far_near, help="far timers in pipeline-near")
     parser.add_argument("--bulk", type=int, default=defaults.bulk, help="names in bulk-cancel and bulk-move")
     parser.add_argument(
-        "--timeline-rows", type=_counts, default=defaults.timeline_rows, help="sizes of tables in timeline"
+        "--timeline-rows",
+        type=_counts,
+        default=defaults.timeline_rows,
+        help="rows in timeline, pipeline-sql",
     )
     parser.add_argument("--attack", type=float, default=defaults.attack_s, help="seconds per attack in attacks")
     parser.add_argument("--calm", type=float, default=defaults.calm_s, help="seconds between the steps of timer runs")
@@ -268,6 +274,7 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
             PATH: run_path, PROXY_PATH: run_proxy_path, POP_STATE: run_pop_state, POP_PATH: run_pop_path,
             ATTACKS: run_attacks, ROLL: run_roll, BULK: run_bulk_changes,
             PIPELINE: run_pipeline, NEAR: run_near, TIMELINE: run_timeline,
+            SQL: run_pipeline_sql,
         }  # fmt: skip
         for name, measure in own_scenarios.items():
             if name in names:

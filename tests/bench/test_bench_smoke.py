@@ -331,6 +331,25 @@ def test_the_pipeline_is_measured_with_a_real_spark(tmp_path: Path) -> None:
     assert "ingested meanwhile" in results["pipeline-near, ingest and build"]
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_pipeline_sql_is_measured_with_the_command_and_a_real_driver(tmp_path: Path) -> None:
+    need_tool("java", "Spark requires it")
+    file = tmp_path / "out.json"
+    options = ("--timeline-rows", "5000", "--folder", str(tmp_path), "--json", str(file))
+    command = [sys.executable, "-m", "tests.bench", "pipeline-sql", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4_000:]
+    figures = json.loads(file.read_text())["medians"]["pipeline-sql 5,000"]
+    steps = ("start until the driver is ready", "cold", "warm", "count per day", "without a driver")
+    assert all(figures[f"{step} (s)"][LATERMQ] > 0 for step in steps)
+    # The command itself loads no part of Spark: that alone takes more than a second.
+    assert (
+        figures["warm, CPU of the command (s)"][LATERMQ]
+        < figures["without a driver, CPU of the command (s)"][LATERMQ] / 3
+    )
+
+
 GRPC_SIZES = (
     "--grpc-warm", "1", "--grpc-seconds", "1", "--grpc-messages", "1000", "--grpc-delayed", "200", "--grpc-spread", "1",
     "--grpc-ahead", "2", "--grpc-invisible", "10", "--grpc-later", "1", "--waiting", "100", "--repeats", "1",

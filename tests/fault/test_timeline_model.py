@@ -15,6 +15,7 @@ import pytest
 from latermq.errors import IllegalOperation
 from latermq.handover.window import Window
 from latermq.model.pipeline_state import PipelineState
+from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline.windows.attempts import Attempt, read_rows
 from latermq.pipeline.windows.local_build import build_locally
@@ -168,16 +169,17 @@ class SparkModel:
 
     def query(self, store: Store) -> None:
         """Pending timers of the table and of the entries that it lacks."""
-        from latermq.pipeline.query.pending_timers import count_takers, pending_rows
+        from latermq.pipeline.query.pending_timers import pending_rows, stored_takers
+        from latermq.pipeline.windows.survivors import TakerCounts
 
         stored: Any = self._spark.read.format("delta").load(self._root.timeline)
         lacking = [row for one in self.stores for row in one.history.rows if row["entry_offset"] >= one.ingested]
         states = [one.state() for one in self.stores]
         entries = stored.unionByName(frame(self._spark, lacking)) if lacking else stored
         low, high = sorted(self._chance.choices(range(3_000), k=2))
-        found = pending_rows(entries, states, count_takers(self._root, states)).where(
-            f"due_ms BETWEEN {low} AND {high}"
-        )
+        stored_counts = stored_takers(open_local_timeline(self._root, ""))
+        takers = TakerCounts(*((count or 0) + len(lacking) for count in stored_counts))
+        found = pending_rows(entries, states, takers).where(f"due_ms BETWEEN {low} AND {high}")
         dues = {
             (row["store_id"], row["entry_offset"]): row["due_ms"] for one in self.stores for row in one.history.rows
         }

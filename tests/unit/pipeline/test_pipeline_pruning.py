@@ -72,11 +72,11 @@ def files_read(found: "DataFrame") -> list[int]:
 def test_conditions_on_pending_timers_select_the_files_of_timers_and_takers(
     spark: "SparkSession", root: Root, history: History, where: str, days: range
 ) -> None:
-    from latermq.pipeline.query.pending_timers import count_takers, pending_rows
+    from latermq.pipeline.query.pending_timers import pending_rows, stored_takers
 
     state = history.state(history.end)
     timeline = spark.read.format("delta").load(root.timeline)
-    counts = count_takers(root, [state])
+    counts = stored_takers(open_local_timeline(root, ""))
     assert tuple(counts) == (2 * DAYS, 0, 0)
     found = pending_rows(timeline, [state], counts).where(where)
     assert len(found.collect()) == 3 * len(days)

@@ -2,12 +2,14 @@
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from latermq.pipeline.remote.sql_exchange import Progress
 
 _EVERY_S = 0.5
 _CLEAR = "\r\x1b[K"
@@ -39,6 +41,23 @@ def show_progress(spark: "SparkSession") -> "Iterator[None]":
     finally:
         stop.set()
         watcher.join()
+        line.clear()
+
+
+@contextmanager
+def progress_line() -> "Iterator[Callable[[Progress], None]]":
+    """A function that shows the progress of a query in the driver while the block runs."""
+    line = _Line()
+
+    def show(progress: "Progress") -> None:
+        if progress.total and sys.stderr.isatty():
+            line.show(progress.done, progress.total, progress.running)
+        else:
+            line.clear()
+
+    try:
+        yield show
+    finally:
         line.clear()
 
 

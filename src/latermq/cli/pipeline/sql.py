@@ -13,6 +13,7 @@ from latermq.cli.pipeline.timeline_options import (
     Master,
     Partial,
     Timeline,
+    has_session,
     pipeline_config,
     print_absent,
     spark_session,
@@ -22,9 +23,9 @@ from latermq.pipeline.query.bad_query import TABLES
 from latermq.pipeline.query.sql_text import check_query_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from latermq.pipeline.remote.running_driver import RunningDriver
+    from latermq.config import PipelineConfig
+    from latermq.pipeline.remote.running_driver import RunningDriver, SqlAnswer
+    from latermq.pipeline.remote.sql_exchange import SqlRequest
 
 
 def sql(
@@ -58,28 +59,58 @@ def sql(
     check_query_text(query, TABLES)
     folder = timeline_of(effective, namesrv)
 
-    def check(driver: "RunningDriver") -> None:
-        driver.check_query(query, TABLES)
+    from latermq.pipeline.remote.sql_exchange import SqlRequest
 
-    with spark_session(effective, folder, master=master, check=check) as spark:
-        from latermq.pipeline.query.sql import run_query
-
-        found, absent = run_query(
-            spark, query, folder, namesrv, version=version, timestamp=moment, allow_partial=partial
-        )
-        print_frame(found, limit, as_json=json)
-    print_absent(absent)
-
-
-def print_frame(found: "DataFrame", limit: int, *, as_json: bool) -> None:
-    """Print the first rows of a frame, and a note if there are more."""
-    from latermq.pipeline.spark.spark_failures import spark_errors
-
-    with spark_errors("the query"):
-        rows = [as_plain(row.asDict()) for row in found.limit(limit + 1).collect()]
-    print_rows(rows[:limit], {name: name for name in found.columns}, as_json=as_json, empty="no rows")
+    request = SqlRequest(query, folder, namesrv, limit + 1, version, moment, partial)
+    answer = _answer_of_driver(effective, request) if master is None and not has_session() else None
+    if answer is None:
+        answer = _answer_of_session(effective, request, master)
+    rows = [dict(zip(answer.columns, map(as_plain, row), strict=True)) for row in answer.rows]
+    print_rows(rows[:limit], {name: name for name in answer.columns}, as_json=json, empty="no rows")
     if len(rows) > limit:
         print_note(f"there are more than {limit} rows; use --limit N to print more")
+    print_absent(answer.absent)
+
+
+def _answer_of_driver(config: "PipelineConfig", request: "SqlRequest") -> "SqlAnswer | None":
+    """The answer of the running driver, which needs no Spark here. None if there is no driver, or for too many rows."""
+    from latermq.cli.pipeline.job_progress import progress_line
+    from latermq.pipeline.remote.running_driver import DriverUnreachable, look_up_driver
+    from latermq.pipeline.remote.sql_exchange import MAX_ROWS
+
+    driver, _ = look_up_driver(config, request.timeline)
+    if driver is None or request.limit > MAX_ROWS:
+        return None
+    try:
+        with progress_line() as show:
+            return driver.run_sql(request, show)
+    except DriverUnreachable:  # reported when a session is opened
+        return None
+
+
+def _answer_of_session(config: "PipelineConfig", request: "SqlRequest", master: str | None) -> "SqlAnswer":
+    """The answer of a session: of this process, of the driver for more rows than it answers, or of a new Spark."""
+    from latermq.pipeline.remote.running_driver import SqlAnswer
+
+    def check(driver: "RunningDriver") -> None:
+        driver.check_query(request.query, TABLES)
+
+    with spark_session(config, request.timeline, master=master, check=check) as spark:
+        from latermq.pipeline.query.sql import run_query
+        from latermq.pipeline.spark.spark_failures import spark_errors
+
+        found, absent = run_query(
+            spark,
+            request.query,
+            request.timeline,
+            request.namesrv,
+            version=request.version,
+            timestamp=request.timestamp,
+            allow_partial=request.allow_partial,
+        )
+        with spark_errors("the query"):
+            rows = [list(row) for row in found.limit(request.limit).collect()]
+        return SqlAnswer(found.columns, rows, list(absent))
 
 
 def as_plain(value: Any) -> Any:

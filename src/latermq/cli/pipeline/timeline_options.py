@@ -56,10 +56,11 @@ def pipeline_config(
 
 
 def timeline_of(config: "PipelineConfig", namesrv: str) -> str:
-    """The timeline's folder: as set, else the one that the brokers report."""
+    """The timeline's folder: as set, else the one that the brokers report. A path is absolute, for other processes."""
     from latermq.pipeline.driver.reported_timeline import reported_timeline
 
-    return config.timeline or reported_timeline(namesrv)
+    folder = config.timeline or reported_timeline(namesrv)
+    return folder if "://" in folder else str(Path(folder).absolute())
 
 
 @contextmanager
@@ -77,7 +78,7 @@ def spark_session(
     """
     from latermq.cli.pipeline.job_progress import show_progress
 
-    if _has_session():
+    if has_session():
         from latermq.pipeline.spark.session import open_session
 
         yield open_session(config)
@@ -104,7 +105,8 @@ def spark_session(
         yield spark
 
 
-def _has_session() -> bool:
+def has_session() -> bool:
+    """Whether this process has a Spark session already."""
     loaded = sys.modules.get("pyspark.sql")  # importing it takes half a second
     return loaded is not None and loaded.SparkSession.getActiveSession() is not None
 

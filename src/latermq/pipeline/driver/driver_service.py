@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 from latermq.config import Config
 from latermq.errors import InvalidParameter, StoreError
 from latermq.pipeline.driver.driver_metrics import DriverMetrics
+from latermq.pipeline.driver.sql_service import SqlService
+from latermq.pipeline.driver.warm_up import start_warm_up
 from latermq.pipeline.query.read_only_sql import check_expression, check_query
 from latermq.pipeline.remote.control_server import ControlServer
 from latermq.pipeline.remote.driver_address import (
@@ -29,6 +31,7 @@ from latermq.pipeline.remote.running_driver import (
     TIMELINE_SETTING,
 )
 from latermq.pipeline.remote.spark_connect import start_connect
+from latermq.pipeline.remote.sql_exchange import PATH as SQL_PATH
 from latermq.redaction import redacted
 
 _log = logging.getLogger("latermq.pipeline")
@@ -71,10 +74,16 @@ def serve_driver(
             "master": config.pipeline.master,
             "connect_port": connect_port,
             **control.statistics(),
+            **queries.statistics(),
             **driver.status(),
         }
 
-    control = ControlServer(token, {("GET", "/status"): lambda _: status(), ("POST", "/check-sql"): sql_checker(spark)})
+    queries = SqlService(spark)
+    control = ControlServer(
+        token,
+        {("GET", "/status"): lambda _: status(), ("POST", "/check-sql"): sql_checker(spark)},
+        {("POST", SQL_PATH): queries.answer},
+    )
     control.start()
     path = address_path(config.pipeline, timeline)
     if path is None:
@@ -93,6 +102,7 @@ def serve_driver(
     try:
         if path is not None:
             _publish(path, address)
+            start_warm_up(queries, timeline, config.server.namesrv)
         with serve_metrics(DriverMetrics(status)):
             yield
     finally:

@@ -10,7 +10,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from latermq.errors import ConfigError, QueryNotFound
-from latermq.message.names import TIMER_TOPIC
 from latermq.message.record_fields import (
     BETWEEN_HOSTS,
     BODY_LENGTH_AFTER_HOSTS,
@@ -23,17 +22,12 @@ from latermq.message.record_fields import (
 )
 from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.bulk.bulk_job import find_namesrv, find_root
-from latermq.pipeline.driver.brokers import QueuePlace
-from latermq.pipeline.driver.ingest import INGESTED_COLUMNS
 from latermq.pipeline.driver.known_stores import Brokers, KnownBroker, find_brokers
-from latermq.pipeline.source.options import SourceOptions
-from latermq.pipeline.source.part_frames import TopicPart, read_parts
-from latermq.pipeline.source.ranges import parts
+from latermq.pipeline.query.tails import read_tail
 from latermq.pipeline.spark.spark_failures import spark_errors
 from latermq.pipeline.timeline.local_timeline import LocalTimeline, open_local_timeline
-from latermq.pipeline.timeline.ownership import ownership_of
 from latermq.pipeline.timeline.root import Root
-from latermq.pipeline.timeline.takers import in_layout_2, with_takers
+from latermq.pipeline.timeline.takers import in_layout_2
 from latermq.pipeline.timeline.timeline import SCHEMA, ingest_app
 from latermq.pipeline.windows import survivors
 from latermq.pipeline.windows.local_build import tail_start
@@ -44,6 +38,13 @@ COLUMNS = (
 )  # fmt: skip
 VIEW = "pending"
 # The fields between a record's host addresses and its body: store time, reconsume times, prepared transaction.
+
+
+class Entries(NamedTuple):
+    """Rows of the timeline, and at most how many of them are takers."""
+
+    rows: DataFrame
+    takers: survivors.TakerCounts
 
 
 class PendingTimers(NamedTuple):
@@ -62,7 +63,7 @@ def read_pending(
     brokers = find_brokers(folder, servers, allow_partial=allow_partial)
     states = [broker.state for broker in brokers.present]
     entries = all_entries(spark, folder, brokers.present)
-    return PendingTimers(pending_rows(entries, states, count_takers(folder, states)), brokers)
+    return PendingTimers(pending_rows(entries.rows, states, entries.takers), brokers)
 
 
 def pending(
@@ -93,13 +94,6 @@ def pending_rows(
     return shown(survivors.pending(entries, states, counts))
 
 
-def count_takers(root: Root, states: Iterable[PipelineState]) -> survivors.TakerCounts:
-    """At most so many takers there are in the timeline and in the entries not yet ingested."""
-    table = open_local_timeline(root, "")
-    tail = sum(max(0, one.flushed_entry - max(one.min_entry, _ingested(table, one.store_id))) for one in states)
-    return survivors.TakerCounts(*(count + tail for count in (table.taker_counts() if table else (0, 0, 0))))
-
-
 def shown(rows: DataFrame) -> DataFrame:
     """Rows of the timeline in the columns of `pending`."""
     return rows.withColumn("body_bytes", body_bytes(F.col("record"))).select(*COLUMNS)
@@ -107,7 +101,7 @@ def shown(rows: DataFrame) -> DataFrame:
 
 def all_entries(
     spark: SparkSession, root: Root, brokers: Iterable[KnownBroker], columns: Sequence[str] = SCHEMA.names
-) -> DataFrame:
+) -> Entries:
     """The newest version of the timeline, plus each broker's flushed entries that it lacks, without duplicates.
 
     Callers that need no records should leave out that column: records are most of the pulled data.
@@ -115,11 +109,20 @@ def all_entries(
     table = open_local_timeline(root, "")
     stored = _read(spark, root, table.version) if table is not None else spark.createDataFrame([], SCHEMA)
     frames = [stored.select(*columns)]
+    counts = [stored_takers(table)]
     for broker in brokers:
         start = tail_start(root, broker.state, _of_store(table, broker.state.store_id))
         if start < broker.state.flushed_entry:
-            frames.append(tail(spark, broker, start, columns))
-    return reduce(DataFrame.unionByName, frames)
+            rows, takers = read_tail(spark, broker, start, columns)
+            frames.append(rows)
+            counts.append(takers)
+    total = survivors.TakerCounts(*(sum(count or 0 for count in kind) for kind in zip(*counts, strict=True)))
+    return Entries(reduce(DataFrame.unionByName, frames), total)
+
+
+def stored_takers(table: LocalTimeline | None) -> survivors.TakerCounts:
+    """How many takers a version of the timeline has."""
+    return survivors.TakerCounts(*(table.taker_counts() if table is not None else (0, 0, 0)))
 
 
 def _of_store(table: LocalTimeline | None, store_id: str) -> LocalTimeline | None:
@@ -129,18 +132,6 @@ def _of_store(table: LocalTimeline | None, store_id: str) -> LocalTimeline | Non
 
 def _ingested(table: LocalTimeline | None, store_id: str) -> int:
     return 0 if table is None else table.table.transaction_version(ingest_app(store_id)) or 0
-
-
-def tail(spark: SparkSession, broker: KnownBroker, start: int, columns: Sequence[str]) -> DataFrame:
-    """The entries of a broker from `start` to the last flushed one, as rows of the timeline."""
-    read = [name for name in INGESTED_COLUMNS if name != "record" or name in columns]
-    options = SourceOptions(TIMER_TOPIC, timeline=True)
-    place = QueuePlace(broker.name, 0, broker.address)
-    owned = ownership_of(broker.state)
-    found = parts(place, start, broker.state.flushed_entry, options.max_rows_per_partition, owned)
-    rows = read_parts(spark, [TopicPart(options, part) for part in found], read)
-    named = rows.withColumnRenamed("queue_offset", "entry_offset").withColumn("store_id", F.lit(broker.state.store_id))
-    return with_takers(named).select(*columns)
 
 
 def body_bytes(record: Column) -> Column:

@@ -1,13 +1,15 @@
-"""The driver's control endpoint: small HTTP requests on loopback that need no Spark session, such as SQL checks.
+"""The driver's control endpoint: HTTP requests on loopback from commands that have no Spark, such as SQL queries.
 
 Every request needs the driver's token. Sizes, times and the number of connections are limited.
 """
 
 import hmac
 import logging
+import select
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import ThreadingMixIn
@@ -20,20 +22,28 @@ from latermq.pipeline.remote.driver_address import HOST
 
 MAX_BODY_BYTES = 1 << 20
 MAX_CONNECTIONS = 16
-TIMEOUT_S = 60.0  # for a whole exchange, including the work on the answer
+TIMEOUT_S = 60.0  # for a whole exchange, including the work on the answer; in a stream, for each piece
+_PIECE_BYTES = 1 << 16  # of a stream that are sent at once
 
 _log = logging.getLogger("latermq.pipeline")
 
 # A request body to the JSON of its answer. A LaterMQError is answered with its text.
 Route = Callable[[bytes], object]
+# A request body to an answer in pieces, for as long as the client reads. It is closed when the client is gone, which is
+# only noticed between two pieces. An empty piece sends what is held back.
+StreamRoute = Callable[[bytes], Generator[bytes]]
+Routes = Mapping[tuple[str, str], Route]
+StreamRoutes = Mapping[tuple[str, str], StreamRoute]
 
 
 class ControlServer:
     """Serves the requests of this machine in threads of its own. Call `start` and `close` once each."""
 
-    def __init__(self, token: str, routes: Mapping[tuple[str, str], Route], *, timeout_s: float = TIMEOUT_S) -> None:
-        """`routes` has a function for each pair of method and path."""
-        self._server = _Server(token, routes, timeout_s)
+    def __init__(
+        self, token: str, routes: Routes, streams: StreamRoutes | None = None, *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """`routes` and `streams` have a function for each pair of method and path."""
+        self._server = _Server(token, routes, streams or {}, timeout_s)
         self._thread = threading.Thread(target=self._server.serve_forever, name="latermq-control", daemon=True)
 
     @property
@@ -61,13 +71,15 @@ class _Server(ThreadingMixIn, HTTPServer):
     block_on_close = False  # a stuck answer must not delay the end of the driver
     request_queue_size = MAX_CONNECTIONS
 
-    def __init__(self, token: str, routes: Mapping[tuple[str, str], Route], timeout_s: float) -> None:
+    def __init__(self, token: str, routes: Routes, streams: StreamRoutes, timeout_s: float) -> None:
         super().__init__((HOST, 0), _Handler)
         self.authorization = f"Bearer {token}"
         self.routes = routes
+        self.streams = streams
         self.exchange_timeout_s = timeout_s
         self.connections = 0
         self.refused = 0
+        self.watchdogs: dict[Any, threading.Timer] = {}
         self._lock = threading.Lock()
 
     def server_bind(self) -> None:
@@ -89,10 +101,12 @@ class _Server(ThreadingMixIn, HTTPServer):
         watchdog = threading.Timer(self.exchange_timeout_s, _abort, [request])
         watchdog.daemon = True
         watchdog.start()
+        self.watchdogs[request] = watchdog
         try:
             super().process_request_thread(request, client_address)
         finally:
             watchdog.cancel()
+            del self.watchdogs[request]
             with self._lock:
                 self.connections -= 1
 
@@ -130,7 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.UNAUTHORIZED, {"message": "wrong token"})
             return
         route = self.server.routes.get((self.command, self.path))
-        if route is None:
+        stream = self.server.streams.get((self.command, self.path))
+        if route is None and stream is None:
             self._send(HTTPStatus.NOT_FOUND, {"message": f"no {self.command} {self.path[:100]}"})
             return
         length = self.headers.get("Content-Length", "0")
@@ -138,6 +153,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"message": f"more than {MAX_BODY_BYTES} bytes"})
             return
         body = self.rfile.read(int(length))
+        if route is None:
+            assert stream is not None
+            self._stream(stream, body)
+            return
         try:
             self._send(HTTPStatus.OK, route(body))
         except LaterMQError as error:
@@ -145,6 +164,30 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception:
             _log.warning("the control request %s failed", self.path, exc_info=True)
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, {"message": "the driver failed; see its log"})
+
+    def _stream(self, route: StreamRoute, body: bytes) -> None:
+        """Send an answer in pieces, however long it takes: a client that does not read is cut off by the timeout."""
+        self.server.watchdogs[self.connection].cancel()
+        self.connection.settimeout(self.server.exchange_timeout_s)
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "application/octet-stream")
+        self.end_headers()
+        held = bytearray()
+        with closing(route(body)) as pieces:
+            for piece in pieces:
+                held += piece
+                if len(held) >= _PIECE_BYTES or not piece:
+                    if self._is_client_gone():
+                        return
+                    self.wfile.write(held)
+                    held.clear()
+        self.wfile.write(held)
+
+    def _is_client_gone(self) -> bool:
+        """Whether the client has closed the connection. It sends nothing after its request."""
+        waiting = select.poll()  # select() is limited to the first 1024 descriptors of a process
+        waiting.register(self.connection, select.POLLIN)
+        return bool(waiting.poll(0)) and not self.connection.recv(1, socket.MSG_PEEK)
 
     def _send(self, status: HTTPStatus, value: object) -> None:
         body = msgspec.json.encode(value)

@@ -1,17 +1,20 @@
-"""A running driver, as commands and notebooks use it: SQL checks and status over HTTP, sessions over Spark Connect."""
+"""A running driver, as commands and notebooks use it: SQL and status over HTTP, sessions over Spark Connect."""
 
 import http.client
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from latermq.config import PipelineConfig
-from latermq.errors import LaterMQError, ServiceUnavailable
+from latermq.errors import LaterMQError, ServiceUnavailable, StoreError
 from latermq.pipeline.query.bad_query import BadQuery
 from latermq.pipeline.remote.driver_address import HOST, address_path, read_address
+from latermq.pipeline.remote.sql_exchange import PATH as SQL_PATH
+from latermq.pipeline.remote.sql_exchange import End, Failure, Progress, ResultRow, SqlRequest, read_frames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +30,14 @@ _ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 class DriverUnreachable(ServiceUnavailable):
     """No driver answers at the address in the file: it has ended, or was replaced by another process."""
+
+
+class SqlAnswer(NamedTuple):
+    """The rows of a query, and the stores that they lack."""
+
+    columns: list[str]
+    rows: list[list[Any]]
+    absent: list[str]
 
 
 class RunningDriver:
@@ -54,24 +65,70 @@ class RunningDriver:
         """A session in the driver's Spark."""
         return _open_session(self._token, self.connect_port)
 
+    def run_sql(self, request: SqlRequest, show: Callable[[Progress], None] = lambda progress: None) -> SqlAnswer:
+        """Run a query in the driver's process. It is cancelled if this call is interrupted, or its process ends."""
+        with closing(self._connect()) as connection, self._send(connection, "POST", SQL_PATH, request) as answer:
+            if answer.status != http.client.OK:
+                raise _refusal(answer.status, _decoded(answer))
+            rows = []
+            try:
+                for frame in read_frames(answer):
+                    match frame:
+                        case Progress():
+                            show(frame)
+                        case ResultRow(values):
+                            rows.append(values)
+                        case End(columns, absent):
+                            return SqlAnswer(columns, rows, absent)
+                        case Failure(message, hint, excerpt, True):
+                            raise BadQuery(message, hint=hint, excerpt=excerpt)
+                        case Failure(message, hint):
+                            raise StoreError(message, hint=hint)
+            except (OSError, EOFError, ValueError, http.client.HTTPException, msgspec.DecodeError):
+                pass
+        raise ServiceUnavailable("the driver ended during the query", hint="Try again")
+
     def _call(self, method: str, path: str, value: object = None) -> Any:
-        connection = http.client.HTTPConnection(HOST, self._control_port, timeout=_TIMEOUT_S)
+        with closing(self._connect()) as connection:
+            answer = self._send(connection, method, path, value)
+            status, found = answer.status, _decoded(answer)
+        if status == http.client.OK:
+            return found
+        raise _refusal(status, found)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(HOST, self._control_port, timeout=_TIMEOUT_S)
+
+    def _send(
+        self, connection: http.client.HTTPConnection, method: str, path: str, value: object
+    ) -> http.client.HTTPResponse:
+        """Send a request, and return the response with its headers."""
         body = b"" if value is None else msgspec.json.encode(value)
         try:
             connection.request(method, path, body, {"Authorization": f"Bearer {self._token}"})
-            answer = connection.getresponse()
-            status, found = answer.status, msgspec.json.decode(answer.read(_MAX_ANSWER_BYTES))
-        except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
-            raise DriverUnreachable(f"the driver does not answer: {error or type(error).__name__}") from None
-        finally:
-            connection.close()
-        if status == http.client.OK:
-            return found
-        if status == http.client.UNPROCESSABLE_ENTITY:
-            raise BadQuery(found["message"], hint=found["hint"], excerpt=found["excerpt"])
-        if status == http.client.UNAUTHORIZED:
-            raise DriverUnreachable("the driver refuses the token in its file", hint="Restart the driver")
-        raise ServiceUnavailable(f"the driver answered {status}: {found.get('message')}", hint="See the driver's log")
+            return connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise _unreachable(error) from None
+
+
+def _decoded(answer: http.client.HTTPResponse) -> Any:
+    try:
+        return msgspec.json.decode(answer.read(_MAX_ANSWER_BYTES))
+    except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
+        raise _unreachable(error) from None
+
+
+def _unreachable(error: Exception) -> DriverUnreachable:
+    return DriverUnreachable(f"the driver does not answer: {error or type(error).__name__}")
+
+
+def _refusal(status: int, found: Any) -> LaterMQError:
+    """The error for an answer other than success."""
+    if status == http.client.UNPROCESSABLE_ENTITY:
+        return BadQuery(found["message"], hint=found["hint"], excerpt=found["excerpt"])
+    if status == http.client.UNAUTHORIZED:
+        return DriverUnreachable("the driver refuses the token in its file", hint="Restart the driver")
+    return ServiceUnavailable(f"the driver answered {status}: {found.get('message')}", hint="See the driver's log")
 
 
 class DriverLookup(NamedTuple):

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from latermq.errors import InvalidParameter
 from latermq.pipeline.bulk.bulk_job import find_namesrv, find_root
 from latermq.pipeline.driver.known_stores import KnownBroker, find_brokers
-from latermq.pipeline.query.pending_timers import all_entries, count_takers
+from latermq.pipeline.query.pending_timers import all_entries
 from latermq.pipeline.report import reconciliation
 from latermq.pipeline.report.deliveries import kept_records, read_deliveries
 from latermq.pipeline.report.health import BrokerHealth, broker_health
@@ -110,7 +110,7 @@ def _forecast_load(spark: SparkSession, root: Root, brokers: Sequence[KnownBroke
     needs_records = any(survivors.is_stalled(broker.state) for broker in brokers)
     entries = all_entries(spark, root, brokers, (*_NARROW, "record") if needs_records else _NARROW)
     states = [broker.state for broker in brokers]
-    waiting = survivors.pending(entries, states, count_takers(root, states))
+    waiting = survivors.pending(entries.rows, states, entries.takers)
     _write(reconciliation.forecast(waiting), report, "forecast")
     expected = spark.read.format("delta").load(f"{report.folder}/forecast")
     _write(reconciliation.worst_seconds(expected, WORST_SECONDS), report, "worst_seconds")
@@ -128,7 +128,7 @@ def _forecast_load(spark: SparkSession, root: Root, brokers: Sequence[KnownBroke
 
 
 def _reconcile(spark: SparkSession, root: Root, namesrv: str, brokers: Sequence[KnownBroker], report: Report) -> None:
-    entries = all_entries(spark, root, brokers, _NARROW)
+    entries = all_entries(spark, root, brokers, _NARROW).rows
     if _has_archive(root):
         archived = in_layout_2(spark.read.format("delta").load(root.archive)).select(*_NARROW)
         # An interrupted compaction may have archived rows that are still in the timeline.

@@ -2,7 +2,7 @@
 
 from pyspark.sql import SparkSession
 
-INGEST_POOL, ROLL_POOL, COMPACT_POOL = "ingest", "roll", "compact"
+INGEST_POOL, ROLL_POOL, COMPACT_POOL, QUERY_POOL = "ingest", "roll", "compact", "query"
 
 
 def use_pool(spark: SparkSession, pool: str) -> None:

@@ -91,6 +91,11 @@ FROM timeline WHERE kind <> 'timer' OR timer_id <> entry_offset
 _UNPLACED = "SELECT COUNT(*) AS takers FROM timeline WHERE taker = 1 AND due_ms IS NULL"
 
 
+# The takers in the files that were counted last. Counting reads every file with takers, and queries of a running driver
+# come more often than files.
+_taker_counts: dict[frozenset[str], tuple[int, int, int]] = {}
+
+
 @dataclass(frozen=True)
 class LocalTimeline:
     """One version of one store's timeline."""
@@ -159,12 +164,15 @@ class LocalTimeline:
 
     def taker_counts(self) -> tuple[int, int, int]:
         """The numbers of placed takers other than renewals, of renewals, and of unplaced takers, of all stores."""
-        if self.layout == 1:
-            [batch] = self._query(_CHANGES_1)
-        else:
-            [batch] = self._query(_TAKERS)
+        files = frozenset(self.table.file_uris())
+        if (known := _taker_counts.get(files)) is not None:
+            return known
+        [batch] = self._query(_CHANGES_1 if self.layout == 1 else _TAKERS)
         [row] = batch.to_pylist()
-        return row["placed"], row["renewals"], row["unplaced"]
+        found = row["placed"], row["renewals"], row["unplaced"]
+        _taker_counts.clear()  # older versions are not asked for again
+        _taker_counts[files] = found
+        return found
 
     def unplaced_takers(self) -> int:
         """The number of takers of all stores without a due time, which every read must consider."""

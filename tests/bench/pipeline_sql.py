@@ -1,0 +1,129 @@
+"""`latermq pipeline sql` as users run it: the command over a timeline of a given size, beside all parts of a server.
+
+The broker never scheduled the timers of the timeline: Spark makes them, in the name of the broker's store.
+"""
+
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from latermq.config import PipelineConfig, Size
+from latermq.errors import LaterMQError
+from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.remote.running_driver import look_up_driver
+from latermq.pipeline.timeline.root import Root, open_root
+from tests.bench.contenders import LATERMQ
+from tests.bench.load import Figures
+from tests.bench.scenarios import Row
+from tests.bench.sizes import Sizes
+from tests.bench.timeline_rows import DAY_MS, TimelineRows
+from tests.interop.waiting import wait_until
+from tests.support.serving import Server, serving
+
+_WAIT_S = 600.0
+_COUNT = "SELECT count(*) AS timers, min(due) AS first, max(due) AS last FROM pending"
+_PER_DAY = "SELECT date_trunc('day', due) AS day, count(*) AS timers FROM pending GROUP BY 1 ORDER BY 1"
+_WARM_RUNS = 3
+_NO_DRIVER = "starting Spark for this command"
+# Without a driver far timers go to the timeline as well, and the broker reports where it is.
+_ENABLED = ("--set", "pipeline.enabled=true")
+
+
+def run_pipeline_sql(sizes: Sizes, folder: Path) -> Iterator[Row]:
+    """The figures of one table after the other, each made and then removed."""
+    for rows in sizes.timeline_rows:
+        own = folder / str(rows)
+        own.mkdir()
+        yield Row(f"pipeline-sql {rows:,}", LATERMQ, 0, SqlBench(own, rows).run())
+        shutil.rmtree(own)
+
+
+class SqlBench:
+    """One server and its timeline."""
+
+    def __init__(self, folder: Path, rows: int) -> None:
+        self._folder = folder
+        self._data = folder / "data"
+        self._rows = rows
+        self._pending = 0
+        self._figures: Figures = {}
+
+    def run(self) -> Figures:
+        with serving(self._data, *_ENABLED) as server, BrokerLink(server.broker) as link:
+            store_id = link.state().store_id
+        self._fill(open_root(str(self._data / "pipeline")), store_id)
+        self._measure_with_driver()
+        with serving(self._data, *_ENABLED) as server:
+            self._count(server, "without a driver", has_driver=False)
+        return self._figures
+
+    def _fill(self, root: Root, store_id: str) -> None:
+        from latermq.pipeline.spark.session import close_session, open_session
+        from latermq.pipeline.timeline.compact import compact
+
+        # All timers are due far enough ahead that no window is built while this runs.
+        start_ms = (time.time_ns() // 1_000_000 // DAY_MS + 3) * DAY_MS
+        made = TimelineRows(root, self._rows, store_id=store_id, start_ms=start_ms, first_entry=-2 * self._rows)
+        os.environ["SPARK_LOCAL_DIRS"] = str(self._folder / "spark")
+        spark = open_session(PipelineConfig(master="local[2]", driver_memory=Size.parse("2GiB")))
+        try:
+            made.fill(spark)
+            compact(spark, root, [made.state()])
+        finally:
+            close_session(spark)
+        self._pending = made.pending
+
+    def _measure_with_driver(self) -> None:
+        with ExitStack() as stack:
+            began_s = time.monotonic()
+            server = stack.enter_context(serving(self._data, pipeline=True))
+            wait_until(self._has_driver, _WAIT_S, "the driver")
+            self._figures["start until the driver is ready (s)"] = time.monotonic() - began_s
+            self._count(server, "cold")
+            wait_until(lambda: "queries are warmed up" in server.log(), _WAIT_S, "the driver's own query")
+            warm = []
+            for _ in range(_WARM_RUNS):
+                self._count(server, "warm")
+                warm.append(self._figures["warm (s)"])
+            self._figures["warm (s)"] = statistics.median(warm)
+            days = self._query(server, _PER_DAY, "count per day")
+            assert sum(day["timers"] for day in days) == self._pending, days
+
+    def _has_driver(self) -> bool:
+        driver, _ = look_up_driver(PipelineConfig(), str(self._data / "pipeline"))
+        try:
+            return driver is not None and bool(driver.status())
+        except LaterMQError:
+            return False
+
+    def _count(self, server: Server, name: str, *, has_driver: bool = True) -> None:
+        [found] = self._query(server, _COUNT, name, has_driver=has_driver)
+        assert found["timers"] == self._pending, f"{found} instead of {self._pending} timers"
+
+    def _query(self, server: Server, query: str, name: str, *, has_driver: bool = True) -> list[dict[str, int]]:
+        """Run the command, and note the time that it and its CPU take."""
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("LATERMQ_PIPELINE")}
+        before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "latermq", "pipeline", "sql", query, "--json"],
+            env=kept | {"NAMESRV_ADDR": server.namesrv},
+            capture_output=True,
+            text=True,
+            timeout=_WAIT_S,
+            check=False,
+        )
+        self._figures[f"{name} (s)"] = time.monotonic() - began_s
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        self._figures[f"{name}, CPU of the command (s)"] = cpu_s
+        assert done.returncode == 0, done.stderr
+        assert (_NO_DRIVER in done.stderr) != has_driver, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
