@@ -1,4 +1,4 @@
-"""`latermq pipeline sql` as users run it: the command over a timeline of a given size, beside all parts of a server.
+"""`latermq pipeline sql` as users run it: the command over a timeline of a given size, alongside all parts of a server.
 
 The broker never scheduled the timers of the timeline: Spark makes them, in the name of the broker's store.
 """
