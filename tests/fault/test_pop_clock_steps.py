@@ -122,7 +122,7 @@ def test_a_pop_waits_for_its_poll_time(step_ms: int) -> None:
 def test_small_steps_count_when_they_add_up() -> None:
     steps: list[int] = []
     clock = SimulatedClock()
-    watched = PopClock(clock, steps.append)
+    watched = PopClock(clock, lambda boot, offset_ms, step_ms: steps.append(step_ms) if step_ms else None)
     for _ in range(25):
         clock.step(STEP_MS // 10)
         clock.advance(MINUTE_MS)
@@ -133,10 +133,67 @@ def test_small_steps_count_when_they_add_up() -> None:
 def test_a_machine_that_slept_has_not_set_its_clock() -> None:
     steps: list[int] = []
     clock = SimulatedClock()
-    watched = PopClock(clock, steps.append)
+    watched = PopClock(clock, lambda boot, offset_ms, step_ms: steps.append(step_ms) if step_ms else None)
     clock.sleep(3 * HOUR_MS)
     assert watched.now_ms() == clock.now_ms()
     assert steps == []
+
+
+class Restarts:
+    """A broker that is killed, and started again on what is on its disk."""
+
+    def __init__(self) -> None:
+        self.disk, self.clock = MemoryDisk(), SimulatedClock()
+        self.broker = open_broker(self.disk, self.clock)
+        self.broker.topics.put(Topic(name="orders", read_queues=1, write_queues=1))
+        self.broker.groups.put(Group(name=GROUP))
+        self.broker.tables.save()
+        send(self.broker, b"one")
+        [self.held] = pop(self.broker, invisible_ms=5 * MINUTE_MS)
+
+    def kill(self) -> None:
+        self.disk = self.disk.after_process_crash()
+
+    def start(self) -> Broker:
+        self.broker = open_broker(self.disk, self.clock)
+        return self.broker
+
+    def save_snapshot(self) -> None:
+        self.broker.pop_positions.commit()
+        self.broker.store.flush()
+        self.broker.pop_snapshot.save(self.broker.pop_journal.next_record)
+
+
+@pytest.mark.parametrize("step_ms", STEPS)
+@pytest.mark.parametrize("is_down", [True, False])
+@pytest.mark.parametrize("has_snapshot", [True, False])
+def test_a_restart_after_a_step_changes_no_invisible_time(step_ms: int, is_down: bool, has_snapshot: bool) -> None:
+    """The clock is set while the broker runs or while it is down."""
+    life = Restarts()
+    if not is_down:
+        life.clock.step(step_ms)
+        expire(life.broker)
+    if has_snapshot:
+        life.save_snapshot()
+    life.kill()
+    if is_down:
+        life.clock.step(step_ms)
+    for _ in range(2):  # the second one follows no step twice
+        expire(life.start())
+        assert life.broker.pop_expiry.revived == 0
+        life.kill()
+    broker = life.start()
+    passed_ms = live(broker, life.clock, HOUR_MS)
+    # After a large jump forward, nothing is delivered until the clock is trusted again.
+    assert 5 * MINUTE_MS <= passed_ms <= 5 * MINUTE_MS + HOLD_S * 1000
+    assert ack(broker, life.held).name == "STALE"
+
+
+def test_after_a_boot_of_the_machine_times_are_those_of_the_wall_clock() -> None:
+    life = Restarts()
+    life.kill()
+    life.clock.reboot(MINUTE_MS)
+    assert live(life.start(), life.clock, HOUR_MS) == 4 * MINUTE_MS
 
 
 def steps_at_random(seed: int) -> None:

@@ -111,9 +111,9 @@ class Broker:
         self._disk = disk
         self.store_host = pack_host(host, port)
         self.in_flight = InFlightTable(config.pop.remembered_handles)
-        pop_snapshot = PopSnapshot(disk, self.in_flight, max_pinned_bytes=int(config.pop.kept_log))
+        self.pop_snapshot = PopSnapshot(disk, self.in_flight, max_pinned_bytes=int(config.pop.kept_log))
         levels = LevelTable(config.timer.levels)
-        self.store, transaction_state = self._open_store(levels, new_store_id, on_low_space, pop_snapshot)
+        self.store, transaction_state = self._open_store(levels, new_store_id, on_low_space)
         settings = config.broker
         self.client_clock = client_clock or clock
         self.troubles: list[Trouble] = []  # config files that could not be parsed
@@ -134,7 +134,7 @@ class Broker:
                 known_ends(disk, self.topics, self.offsets, self.ingest, self.far_names, self.troubles)
             )
             adopt_delay_offsets(disk, self.store, self.troubles)
-        self._open_pop_state(pop_snapshot)
+        self._open_pop_state()
         self.progress = ConsumerProgress(
             self.store.reader, self.topics, self.groups, self.offsets, settings, self.pop_positions
         )
@@ -170,7 +170,7 @@ class Broker:
             self.store.save(self.store.plan_checkpoint())
 
     def _open_store(
-        self, levels: LevelTable, new_store_id: str, on_low_space: Callable[[], None], pop_snapshot: PopSnapshot
+        self, levels: LevelTable, new_store_id: str, on_low_space: Callable[[], None]
     ) -> tuple[MessageStore, TransactionState]:
         config, precision_ms = self.config, int(self.config.timer.import_precision)
         settings = config.transaction
@@ -190,7 +190,7 @@ class Broker:
                 SCHEDULE_TOPIC: levels.due_ms,
                 TIMER_TOPIC: lambda properties, store_timestamp_ms: timer_code_of(properties, precision_ms),
             },
-            participants=[transactions, pop_snapshot],
+            participants=[transactions, self.pop_snapshot],
         )
         return store, transactions
 
@@ -217,7 +217,7 @@ class Broker:
             self.waiting_pops,
         )
 
-    def _open_pop_state(self, snapshot: PopSnapshot) -> None:
+    def _open_pop_state(self) -> None:
         """The messages in flight, as the last journal record left them."""
         pop = self.config.pop
         self.pop_operations = PopOperations(
@@ -233,11 +233,13 @@ class Broker:
             self.groups,
             self.offsets,
             self.in_flight,
-            snapshot,
+            self.pop_snapshot,
             self.clock.now_ms(),
         )
-        self.pop_journal = PopJournal(self.store, self.pop_operations, snapshot, born_host=self.store_host)
-        self.pop_clock = PopClock(self.clock, self.pop_operations.follow_clock)
+        self.pop_journal = PopJournal(self.store, self.pop_operations, self.pop_snapshot, born_host=self.store_host)
+        self.pop_clock = PopClock(
+            self.clock, self.pop_operations.follow_clock, self.in_flight.boot, self.in_flight.clock_offset_ms
+        )
         self.pop_operations.begin(self.pop_clock.now_ms())
         self.pop_positions = PopPositions(self.pop_operations, self.pop_journal, self.offsets, self.clock)
         self.retention.add_guard(self.pop_journal.needed_from)

@@ -59,6 +59,10 @@ FOLLOWING: dict[str, tuple[Step, str]] = {
         lambda do, queue: do.end_lease(LEASE, NOW_MS),
         f"0c 0102030405060708 0000000000000000 {T0} {T0}",
     ),
+    "clock": (
+        lambda do, queue: do.follow_clock(LEASE, NOW_MS, -60_000),
+        f"0d 0102030405060708 {T0} ffffffffffff15a0",
+    ),
     "answer lost": (lambda do, queue: do.lose(LEASE, {NOW_MS}, NOW_MS), f"0c 0102030405060708 {T0} {T0} {T60}"),
 }
 
@@ -88,7 +92,7 @@ def image(table: InFlightTable) -> str:
          table.positions.order_pop_ms[queue.number], table.positions.attempt[queue.number])
         for queue in queues
     ]  # fmt: skip
-    return repr((rows, positions, table.last_pop_ms, table.fence_ms))
+    return repr((rows, positions, table.last_pop_ms, table.fence_ms, table.boot, table.clock_offset_ms))
 
 
 def operations_in(body: bytes) -> str:

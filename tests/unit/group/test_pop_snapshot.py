@@ -318,13 +318,15 @@ def full_table() -> InFlightTable:
     ledger = operations.open_queue("ledger", "bills", 9, 3)
     operations.pop_in_order(ledger, [3, 4], 5, NOW_MS, 0, attempt=0x1112131415161718)
     operations.pop_in_order(ledger, [3, 4], 5, NOW_MS, MINUTE_MS, attempt=5)
+    operations.follow_clock(0x2122232425262728, NOW_MS, 0)
     return operations.table
 
 
 def test_the_file_has_the_bytes_of_the_format_page() -> None:
     data = encode_snapshot(copy_table(full_table(), 4_711))
     expected = bytes.fromhex(
-        "4c4d51504f500d0a 00000001 0000000000001267 000001a3185c5001 0000000000000000 00000002 00000004 00000015"
+        "4c4d51504f500d0a 00000002 0000000000001267 000001a3185c5001 0000000000000000"
+        "2122232425262728 000001a3185c5000 00000002 00000004 00000015"
         "00000000 00000000 0000000000000007 0000000000000000 0000000000000000 0000000000000000 0004 0006"
         "00000001 00000009 0000000000000005 0000000000000000 000001a3185c5001 0000000000000005 0006 0005"
         "00000000 0000000000000000 0000000b 000001a3185c5000 000001a319011b80 0102030405060708 00000000 00"
@@ -359,3 +361,20 @@ def test_a_truncated_file_is_rejected(size: int) -> None:
     data = encode_snapshot(copy_table(full_table(), 4_711))
     with pytest.raises(CorruptStore, match="is damaged"):
         decode_snapshot(data[:size], InFlightTable())
+
+
+def test_a_snapshot_of_version_1_is_read() -> None:
+    """Earlier versions wrote no clock, so steps before the start are not known."""
+    pops = Pops(MemoryDisk())
+    pops.send(3)
+    pops.pop(3)
+    pops.operations.follow_clock(5, 6, 0)
+    data = encode_snapshot(copy_table(pops.operations.table, 7))
+    old = data[:8] + (1).to_bytes(4, "big") + data[12:36] + data[52:-4]
+    old += zlib.crc32(old).to_bytes(4, "big")
+    table = InFlightTable()
+    assert decode_snapshot(old, table) == 7
+    assert (table.held, table.boot, table.clock_offset_ms) == (3, 0, 0)
+    table = InFlightTable()
+    decode_snapshot(data, table)
+    assert (table.held, table.boot, table.clock_offset_ms) == (3, 5, 6)

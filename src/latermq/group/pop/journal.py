@@ -31,6 +31,7 @@ RESET: Final = 9
 REMOVE: Final = 10
 END_LEASE_SINCE: Final = 11  # only read: versions that wrote no last pop time
 END_LEASE: Final = 12
+FOLLOW_CLOCK: Final = 13
 
 _OPEN = Struct(">BIIqHH")  # kind, queue number, queue id, next offset, bytes of group and of topic
 _POP = Struct(">BIqIqq")  # kind, queue number, first offset, mask, pop time, visible time
@@ -42,6 +43,7 @@ _MOVE = Struct(">BIq")  # kind, queue number, next offset
 _REMOVE = Struct(">BI")
 _END_LEASE_SINCE = Struct(">BQqq")  # kind, lease, first pop time, visible time
 _END_LEASE = Struct(">BQqqq")  # kind, lease, first and last pop time, visible time
+_FOLLOW_CLOCK = Struct(">BQqq")  # kind, boot, wall clock minus uptime, step
 
 
 class JournalWriter:
@@ -98,6 +100,9 @@ class JournalWriter:
 
     def end_lease(self, lease: int, first_pop_ms: int, last_pop_ms: int, visible_ms: int) -> None:
         self._add(_END_LEASE.pack(END_LEASE, lease, first_pop_ms, last_pop_ms, visible_ms))
+
+    def follow_clock(self, boot: int, offset_ms: int, step_ms: int) -> None:
+        self._add(_FOLLOW_CLOCK.pack(FOLLOW_CLOCK, boot, offset_ms, step_ms))
 
     def _add(self, piece: bytes) -> None:
         if self._acks:
@@ -164,6 +169,7 @@ class JournalReader:
             REMOVE: self._remove,
             END_LEASE_SINCE: self._end_lease_since,
             END_LEASE: self._end_lease,
+            FOLLOW_CLOCK: self._follow_clock,
         }
 
     def apply(self, body: bytes) -> None:
@@ -286,6 +292,11 @@ class JournalReader:
         _, lease, first_pop_ms, last_pop_ms, visible_ms = _END_LEASE.unpack_from(body, at)
         self._apply_end_lease(lease, first_pop_ms, last_pop_ms, visible_ms)
         return at + _END_LEASE.size
+
+    def _follow_clock(self, body: bytes, at: int) -> int:
+        _, boot, offset_ms, step_ms = _FOLLOW_CLOCK.unpack_from(body, at)
+        self._table.follow_clock(boot, offset_ms, step_ms)
+        return at + _FOLLOW_CLOCK.size
 
     def _apply_end_lease(self, lease: int, first_pop_ms: int, last_pop_ms: int, visible_ms: int) -> None:
         if visible_ms > MAX_VISIBLE_MS:

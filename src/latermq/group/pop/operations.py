@@ -408,12 +408,13 @@ class PopOperations:
         self.table.end_lease(lease, first_pop_ms, last_pop_ms, visible_ms)
         self.journal.end_lease(lease, first_pop_ms, last_pop_ms, visible_ms)
 
-    def follow_clock(self, step_ms: int) -> None:
-        """Move all times in flight with the wall clock, which has been set. Nothing is journalled.
+    def follow_clock(self, boot: int, offset_ms: int, step_ms: int) -> None:
+        """Move all times in flight with the wall clock, which has been set.
 
-        After a restart, messages that were popped before the step have the times of the clock before it.
+        The journal has the clock too: a start finds out whether it was set while the broker was down.
         """
-        self.table.shift(step_ms)
+        self.table.follow_clock(boot, offset_ms, step_ms)
+        self.journal.follow_clock(boot, offset_ms, step_ms)
 
     def due(self, now_ms: int, max_messages: int = 256) -> tuple[list[Due], list[PoppedQueue]]:
         """Return messages whose time is up, and queues whose block has ended.

@@ -14,8 +14,10 @@ from latermq.group.pop.table import MAX_QUEUES, MAX_VISIBLE_MS, InFlightTable
 
 PATH = "latermq.pop"
 MAGIC = b"LMQPOP\r\n"
-VERSION = 1
-_HEAD = Struct(">8sIqqqIII")  # magic, version, mark, last pop time, fence, queues, rows, bytes of names
+VERSION = 2
+# Magic, version, mark, last pop time, fence, boot, clock offset, queues, rows, bytes of names
+_HEAD = Struct(">8sIqqqQqIII")
+_HEAD_1 = Struct(">8sIqqqIII")  # of version 1, without the clock
 _CRC = Struct(">I")
 _QUEUE = np.dtype([
     ("number", ">u4"), ("queue_id", ">u4"), ("next", ">i8"), ("fence_ms", ">i8"), ("order_pop_ms", ">i8"),
@@ -38,6 +40,8 @@ class TableImage(NamedTuple):
     mark: int
     last_pop_ms: int
     fence_ms: int
+    boot: int
+    clock_offset_ms: int
     queues: list[PoppedQueue]  # only their names and numbers, which never change
     positions: dict[str, bytes]
     rows: dict[str, bytes]
@@ -49,6 +53,8 @@ def copy_table(table: InFlightTable, mark: int) -> TableImage:
         mark,
         table.last_pop_ms,
         table.fence_ms,
+        table.boot,
+        table.clock_offset_ms,
         list(table.queues.values()),
         {name: getattr(table.positions, name).tobytes() for name in _QUEUE_COLUMNS},
         {name: getattr(table.rows, name).tobytes() for name in _ROW_COLUMNS},
@@ -72,30 +78,37 @@ def encode_snapshot(image: TableImage) -> bytes:
         rows[name] = np.frombuffer(image.rows[name], kind)[live]
     texts = b"".join([group + topic for group, topic in names])
     counts = (len(queues), len(rows), len(texts))
-    head = _HEAD.pack(MAGIC, VERSION, image.mark, image.last_pop_ms, image.fence_ms, *counts)
+    times = image.last_pop_ms, image.fence_ms, image.boot, image.clock_offset_ms
+    head = _HEAD.pack(MAGIC, VERSION, image.mark, *times, *counts)
     data = b"".join([head, queues.tobytes(), rows.tobytes(), texts])
     return data + _CRC.pack(zlib.crc32(data))
 
 
 def decode_snapshot(data: bytes, table: InFlightTable) -> int:
     """Fill an empty table, and return the mark of the file. Raises CorruptStore if the file is not valid."""
-    if len(data) < _HEAD.size + _CRC.size or not data.startswith(MAGIC):
+    if len(data) < _HEAD_1.size + _CRC.size or not data.startswith(MAGIC):
         raise _damaged("it has no head")
-    _, version, mark, last_pop_ms, fence_ms, queue_count, row_count, text_bytes = _HEAD.unpack_from(data)
-    if version != VERSION:
-        raise _damaged(f"it has version {version}, this broker reads {VERSION}")
-    rows_at = _HEAD.size + queue_count * _QUEUE.itemsize
+    version = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 4], "big")
+    if version not in (1, VERSION):
+        raise _damaged(f"it has version {version}, this broker reads 1 and {VERSION}")
+    head = _HEAD if version == VERSION else _HEAD_1
+    if len(data) < head.size + _CRC.size:
+        raise _damaged("it has no head")
+    _, _, mark, last_pop_ms, fence_ms, *clock, queue_count, row_count, text_bytes = head.unpack_from(data)
+    rows_at = head.size + queue_count * _QUEUE.itemsize
     texts_at = rows_at + row_count * _ROW.itemsize
     if texts_at + text_bytes + _CRC.size != len(data):
         raise _damaged(f"it has {len(data)} bytes")
     if zlib.crc32(memoryview(data)[: -_CRC.size]) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
         raise _damaged("its checksum is wrong")
-    queues = np.frombuffer(data, _QUEUE, queue_count, _HEAD.size)
+    queues = np.frombuffer(data, _QUEUE, queue_count, head.size)
     rows = np.frombuffer(data, _ROW, row_count, rows_at)
     _check(queues, rows)
     table.last_pop_ms = last_pop_ms
     _open_queues(table, queues, data[texts_at : texts_at + text_bytes])
     table.fence_ms = fence_ms
+    if clock:
+        table.boot, table.clock_offset_ms = clock
     _add_rows(table, rows)
     return int(mark)
 

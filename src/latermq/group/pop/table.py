@@ -65,6 +65,9 @@ class InFlightTable:
         self.held = 0
         self.last_pop_ms = 0
         self.fence_ms = 0  # for queues that are opened later
+        # The clock that visible times are times of: the boot of the machine, 0 if it is unknown, and the difference
+        # between wall clock and uptime, which only setting the clock changes.
+        self.boot = self.clock_offset_ms = 0
         self._free_numbers: set[int] = set()
         self._heap: list[int] = []  # visible time and id; an entry is outdated if its row has another time by now
         self._overdue: dict[int, None] = {}  # rows taken off the heap that are still in the table
@@ -342,10 +345,14 @@ class InFlightTable:
         ids = np.where(is_ordered, queues[ids].astype(np.int64) | _QUEUE_BIT, ids)
         self._heap = np.unique(times << _ID_BITS | ids).tolist()  # sorted, so it is a heap
 
-    def shift(self, by_ms: int) -> None:
-        """Move all visible times and the ends of all leases."""
-        times = np.array(self.rows.visible_ms, np.int64)
-        self.rows.visible_ms[:] = array("q", np.clip(times + by_ms, 0, MAX_VISIBLE_MS).tobytes())
+    def follow_clock(self, boot: int, offset_ms: int, step_ms: int) -> None:
+        """Move all visible times and the ends of all leases, and note the clock that they are times of."""
+        self.boot, self.clock_offset_ms = boot, offset_ms
+        if not step_ms:
+            return
+        times, limit_ms = np.array(self.rows.visible_ms, np.int64), MAX_VISIBLE_MS
+        by_ms = max(-limit_ms, min(step_ms, limit_ms))
+        self.rows.visible_ms[:] = array("q", np.clip(times + by_ms, 0, limit_ms).tobytes())
         self.rebuild_heap()
         self.leases.shift(by_ms)
 
