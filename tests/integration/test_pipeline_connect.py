@@ -203,6 +203,33 @@ spark.stop()
     assert counts["token"] == "none"
 
 
+def test_a_notebook_streams_rows_into_timers(scene: Scene, tmp_path: Path) -> None:
+    """`writeStream` runs in the driver: its folders are the driver's, and the query belongs to the session."""
+    (tmp_path / "in").mkdir()
+    for part in range(2):
+        (tmp_path / "in" / f"{part}.json").write_text("\n".join(json.dumps({"key": f"{part}-{n}"}) for n in range(50)))
+    program = """
+import json, sys
+import latermq.pipeline as pipeline
+from pyspark.sql import functions as F
+folder = sys.argv[1]
+spark = pipeline.connect()
+rows = spark.readStream.schema("key string").option("maxFilesPerTrigger", 1).json(f"{folder}/in")
+due = F.current_timestamp() + F.expr("INTERVAL 9 DAYS")
+timers = rows.select("key", due.alias("due"), F.lit("streamed").alias("topic"))
+writer = timers.writeStream.format("latermq").option("job", "notebook").option("checkpointLocation", f"{folder}/ck")
+query = writer.trigger(availableNow=True).start()
+print(json.dumps({"ended": query.awaitTermination(240), "error": str(query.exception())}))
+spark.stop()
+"""
+    for _ in range(2):  # a restart has nothing to do
+        done = scene.python("-c", program, str(tmp_path))
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == {"ended": True, "error": "None"}
+        with blocking.Admin(scene.server.namesrv) as admin:
+            assert admin.count_timers("streamed") == 100
+
+
 def test_the_plain_url_works_with_the_token_and_no_other(scene: Scene) -> None:
     address = read_address(scene.address_file)
     assert address is not None

@@ -1,7 +1,6 @@
 """Many timers to cancel or to move, in columns."""
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from latermq.arrays import Ints, UInts16
 from latermq.model.rows import Column
@@ -24,10 +23,15 @@ class TimerChanges:
     def __len__(self) -> int:
         return len(self.due_ms)
 
-    def timer_ids(self) -> list[frozenset[int]]:
-        """The timers of each name that the client saw."""
-        ids = self.ids.tolist()
-        return [frozenset(ids[start:end]) for start, end in pairwise(self.id_offsets.tolist())]
+    def unique_key(self, row: int) -> str:
+        """One of the keys."""
+        start, end = self.unique_keys.offsets[row : row + 2].tolist()
+        return self.unique_keys.data[start:end].decode()
+
+    def timer_ids(self, row: int) -> frozenset[int]:
+        """The timers of one name that the client saw."""
+        start, end = self.id_offsets[row : row + 2].tolist()
+        return frozenset(self.ids[start:end].tolist())
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Prebuilt records: complete except for their positions in log and queue and their store time."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -149,3 +149,14 @@ class Block:
             queue_offsets[own] = np.arange(next_offset, next_offset + len(own))
         set_places(self.data, starts, at, queue_offsets, self.store_timestamp_at, store_timestamp_ms)
         return starts + at
+
+
+def pieces_of(sizes: Ints, max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield spans of rows of at most `max_bytes`, or of one row: records that fit in one block, or in one segment."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        begin = int(ends[start - 1]) if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, begin + max_bytes, side="right")))
+        yield start, end
+        start = end

@@ -16,6 +16,7 @@ from latermq.message.record_fields import (
     BORN_HOST_AT,
     MAGIC,
     MAGIC_LONG_TOPIC,
+    MIN_RECORD_BYTES,
     SIZE_AND_MAGIC,
     SYSFLAG_AT,
     born_host_bytes,
@@ -251,7 +252,7 @@ class CommitLog:
         firsts = np.concatenate(([0], np.flatnonzero(apart) + 1))
         lasts = np.append(firsts[1:], len(offsets)) - 1
         spans = zip(offsets[firsts].tolist(), ends[lasts].tolist(), strict=True)
-        return b"".join([self.read(start, end - start) for start, end in spans])
+        return b"".join(self.read_spans(list(spans)))
 
     def gather(self, offsets: Ints, at: Ints, dtype: str) -> Ints:
         """Read one number from each of many records: `at` is its position in each record, `dtype` its encoding."""
@@ -264,6 +265,16 @@ class CommitLog:
             numbers_at_any_byte = np.ndarray((self._segment_bytes - size + 1,), dtype, mapped, strides=(1,))
             values[own] = numbers_at_any_byte[offsets[own] % self._segment_bytes + at[own]]
         return values
+
+    def record_sizes(self, offsets: Ints) -> Ints:
+        """Return the sizes that the records at these offsets state; 0 where the log holds no record of that size."""
+        at = offsets % self._segment_bytes
+        inside = (offsets >= self.start) & (at + MIN_RECORD_BYTES <= self._segment_bytes) & (offsets < self.end)
+        sizes = np.zeros(len(offsets), np.int64)
+        sizes[inside] = self.gather(offsets[inside], np.zeros_like(offsets[inside]), ">u4")
+        fits = (sizes >= MIN_RECORD_BYTES) & (at + sizes <= self._segment_bytes) & (offsets + sizes <= self.end)
+        whole: Ints = np.where(fits, sizes, 0)
+        return whole
 
     def store_timestamps(self, offsets: Ints) -> Ints:
         """Return the store times of the records at these offsets."""

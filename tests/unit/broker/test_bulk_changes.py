@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from latermq.broker.broker import Broker
+from latermq.broker.timers.bulk_changes import CANCELS_AT_ONCE, CANCELS_PER_STEP, CHANGES_AT_ONCE
 from latermq.broker.timers.pending import SeenTimers
 from latermq.clock import SimulatedClock
 from latermq.errors import MalformedRequest
 from latermq.message.names import TIMER_TOPIC
+from latermq.message.properties import encode_properties
+from latermq.message.record import decode_record, decode_records
 from latermq.model.rows import Column
 from latermq.model.timer_changes import NO_TIME, TimerChanges
 from latermq.protocol.remoting.timer_changes import (
@@ -24,6 +27,8 @@ from latermq.protocol.remoting.timer_changes import (
     encode_changes,
 )
 from latermq.store.files.memory_disk import MemoryDisk
+from latermq.store.log_writer import Draft
+from latermq.timer.admission import waiting_properties
 from latermq.timer.steps import at_once
 from tests.support.brokers_in_memory import HOST, messages, open_broker, pass_time, send
 from tests.support.pipeline.far_broker import FarBroker
@@ -173,16 +178,55 @@ def test_a_far_timer_without_its_record_is_cancelled_in_bulk_and_moved_alone() -
         scene.close()
 
 
-def test_the_loop_is_given_back_between_slices() -> None:
+@pytest.mark.parametrize(("moves", "at_once"), [(0, CANCELS_AT_ONCE), (1, CHANGES_AT_ONCE)])
+def test_the_loop_is_given_back_between_slices(moves: int, at_once: int) -> None:
     twins = Twins()
     names = [f"K{number}" for number in range(1_000)]
     twins.schedule([Row(key, delay_ms=60_000) for key in names])
-    rows: list[Change] = [("orders", key, NO_TIME, (number,), NO_TIME) for number, key in enumerate(names)]
-    counts = []
+    later_ms = twins.now_ms + 90_000
+    rows: list[Change] = [
+        ("orders", key, later_ms if number % 2 < moves else NO_TIME, (number,), NO_TIME)
+        for number, key in enumerate(names)
+    ]
+    counts, tallies = [], twins.bulk.timers.tallies
     for _ in twins.bulk.bulk_changes.change_steps(changes_of(rows), VERDICTS):
-        counts.append(twins.bulk.timers.tallies.cancelled)
-    assert len(counts) == 1_000
-    assert max(later - earlier for earlier, later in pairwise(counts)) <= 200
+        counts.append(tallies.cancelled + tallies.moved)
+    assert tallies.cancelled + tallies.moved == 1_000
+    assert len(counts) >= 1_000 // CANCELS_PER_STEP
+    assert max(later - earlier for earlier, later in pairwise(counts)) <= at_once
+
+
+def test_a_move_that_is_refused_refuses_no_other() -> None:
+    clock = SimulatedClock()
+    broker = open_broker(MemoryDisk(), clock)
+    now_ms = clock.now_ms()
+    waiting = waiting_properties({"UNIQ_KEY": "odd"}, "orders", 0, now_ms + 60_000) | {"REAL_QID": "none"}
+    odd = Draft(
+        TIMER_TOPIC, 0, b"x", encode_properties(waiting).encode(), now_ms, HOST
+    )  # as an importer might write it
+    broker.store.writer.append_all([odd])
+    for key in ("K1", "K2"):
+        send(broker, b"x", UNIQ_KEY=key, TIMER_DELAY_MS="60000")
+    rows: list[Change] = [("orders", key, now_ms + 90_000, (n,), 3) for n, key in enumerate(("odd", "K1", "K2"))]
+    outcomes = at_once(broker.bulk_changes.change_steps(changes_of(rows), VERDICTS))
+    assert [str(VERDICTS[number]) for number in outcomes.verdicts] == [REFUSED, "moved", "moved"]
+    assert list(outcomes.problems) == [0]
+    assert "no valid queue" in outcomes.problems[0]
+    assert broker.timers.tallies.moved == 2
+
+
+@pytest.mark.parametrize("topic", ["orders", "%RETRY%group", "%d-%s_1111111111111", "1111111111000"])
+def test_the_records_of_many_cancels_are_those_of_single_ones(topic: str) -> None:
+    clock = SimulatedClock()
+    broker, keys = open_broker(MemoryDisk(), clock), [b"K1", "\u00e9%d".encode(), b"%(due)d", b"1111111111111"]
+    dues = clock.now_ms() + np.array([1, 999, 1_000, 86_400_000])
+    block = broker.pending.cancel_block([topic], np.zeros(4, np.intp), keys, dues, np.zeros(4, np.int64))
+    for key, due_ms, record in zip(keys, dues.tolist(), decode_records(bytes(block.data)), strict=True):
+        draft = broker.pending.cancel_draft(topic, f"{topic}+{key.decode()}", due_ms, str(due_ms))
+        single = decode_record(broker.store.writer.encode(draft))
+        assert (record.topic, record.body, record.body_crc) == (single.topic, single.body, single.body_crc)
+        assert list(record.properties.items()) == list(single.properties.items())
+        assert (record.born_host, record.store_host) == (single.born_host, single.store_host)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from latermq.arrays import Ints
+from latermq.arrays import Indices, Ints
+from latermq.broker.timers.cancel_records import CANCEL_BODY, cancel_block, cancel_properties
 from latermq.broker.timers.pending_pages import MAX_NAMES, DueRange, PendingPages
 from latermq.clock import Clock
 from latermq.errors import InvalidParameter, ServiceUnavailable
@@ -16,23 +17,20 @@ from latermq.message.properties import (
     MAX_PROPERTIES_BYTES,
     MOVE,
     REAL_QUEUE_ID,
-    TAGS,
     TAKES,
-    TIMER_DELETE_KEY,
-    TIMER_DELIVER_MS,
     TIMER_ID,
     TIMER_ROLL_TIMES,
-    UNIQUE_KEY,
     encode_properties,
 )
 from latermq.message.record import decode_record
 from latermq.message.takes import encode_takes
 from latermq.message.timer_name import names_of, timer_name
 from latermq.model.timers import Density, Outcome, PendingPage, Verdict
+from latermq.store.block import Block
 from latermq.store.log_reader import LogReader
 from latermq.store.log_writer import Draft, LogWriter
 from latermq.timer.admission import Admission, waiting_properties
-from latermq.timer.directory import RECALL_TAG, Directory, Entry, Fate, History
+from latermq.timer.directory import Directory, Entry, Fate, History
 from latermq.timer.far.far_names import FarNames
 from latermq.timer.intake.cancellations import CancelPlan
 from latermq.timer.intake.timer_topic import GONE
@@ -130,8 +128,14 @@ class PendingTimers:
         timers = list(pending)
         rows = [(one.entry, one.due_ms, one.physical_offset if one.size else GONE, one.size) for one in timers]
         entries, dues, physical, sizes = np.array(rows, np.int64).reshape(len(timers), 4).T
+        return self.effect_on_columns(entries, dues, physical, sizes, Counter(one.topic for one in timers))
+
+    def effect_on_columns(
+        self, entries: Ints, dues: Ints, physical: Ints, sizes: Ints, counts_by_topic: Counter[str]
+    ) -> CancelEffect:
+        """Return the same for timers in columns."""
         plan = self._timers.cancellations.plan(entries, dues, physical, sizes)
-        return CancelEffect(plan, Counter(one.topic for one in timers), encode_takes(dues.tolist()))
+        return CancelEffect(plan, counts_by_topic, encode_takes(dues.tolist()))
 
     def apply(self, entry: int, end_offset: int, effect: CancelEffect) -> None:
         """Apply a cancel or a move that was stored as `entry`. Nothing here can fail."""
@@ -188,10 +192,14 @@ class PendingTimers:
 
     def cancel_draft(self, topic: str, name: str, due_ms: int, takes: str) -> Draft:
         """Return the record of a cancel."""
-        properties = {TIMER_DELIVER_MS: str(due_ms), TIMER_DELETE_KEY: name, UNIQUE_KEY: name, TAGS: RECALL_TAG}
-        properties |= {TAKES: takes} if takes else {}
-        encoded = encode_properties(waiting_properties(properties, topic, 0, due_ms)).encode()
-        return Draft(TIMER_TOPIC, 0, b"0", encoded, self._clock.now_ms(), self._store_host)
+        encoded = cancel_properties(topic, name, due_ms, takes).encode()
+        return Draft(TIMER_TOPIC, 0, CANCEL_BODY, encoded, self._clock.now_ms(), self._store_host)
+
+    def cancel_block(
+        self, topics: Sequence[str], topic_of: Indices, keys: Sequence[bytes], dues: Ints, hashes: Ints
+    ) -> Block:
+        """Return the records of cancels of many names with one timer each. `hashes` are theirs in the key index."""
+        return cancel_block(topics, topic_of, keys, dues, hashes, self._clock.now_ms(), self._store_host)
 
     def cancel_key(self, topic: str, key: str) -> list[Outcome]:
         """Cancel the timers with this message key; return an outcome for each name."""

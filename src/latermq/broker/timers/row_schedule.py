@@ -1,6 +1,6 @@
 """Bulk scheduling: all rows of a batch become timers, or none. A row that is sent again is scheduled only once."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain, compress, repeat
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from latermq.message.slots import slot_of, slots_of
 from latermq.message.timer_code import FLAG, KIND_SHIFT, TIMER
 from latermq.model.rows import Column, RowBatch
 from latermq.model.topic import Topic
-from latermq.store.block import Block
+from latermq.store.block import Block, pieces_of
 from latermq.store.dispatch import HashedKeys
 from latermq.store.queues.queue_table import QueueTable
 from latermq.timer.admission import Admission, waiting_properties
@@ -113,7 +113,7 @@ class RowSchedule:
                     f"row {rows[longest]}: a timer of {block.sizes[longest]} bytes does not fit a segment",
                     hint="Reduce the message, or raise store.segment",
                 )
-            for start, end in _segment_pieces(block.sizes, self._writer.max_timer_block_bytes):
+            for start, end in pieces_of(block.sizes, self._writer.max_timer_block_bytes):
                 self._writer.append_timers(block.part(start, end), _counts_by_topic(batch, rows[start:end]))
         return ScheduleResult(now_ms, ~new)
 
@@ -180,17 +180,6 @@ def _counts_by_topic(batch: RowBatch, rows: Indices) -> list[tuple[str, int]]:
     """Return the topics of these rows, each with its number of rows."""
     counts = np.bincount(batch.topic_of[rows], minlength=len(batch.topics))
     return [(topic, count) for topic, count in zip(batch.topics, counts.tolist(), strict=True) if count]
-
-
-def _segment_pieces(sizes: Ints, max_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield spans of rows whose records fit in one segment. There is one span, unless segments are very small."""
-    ends = np.cumsum(sizes)
-    start = 0
-    while start < len(sizes):
-        begin = int(ends[start - 1]) if start else 0
-        end = max(start + 1, int(np.searchsorted(ends, begin + max_bytes, side="right")))
-        yield start, end
-        start = end
 
 
 def _digit_counts(numbers: Ints) -> Ints:

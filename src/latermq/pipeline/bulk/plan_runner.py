@@ -13,8 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from latermq.arrays import Indices, Ints8
 from latermq.errors import CorruptStore, StoreError, UnsupportedRequest
 from latermq.model.timer_changes import NO_TIME, TimerChanges
+from latermq.model.timers import Verdict
 from latermq.pipeline.bulk.bulk_job import files_in, job_folder
 from latermq.pipeline.bulk.plan_steps import PATIENCE_S, REFUSED, run_steps, steps_of
 from latermq.pipeline.bulk.row_frames import column_of
@@ -40,10 +42,14 @@ __all__ = ["CHUNK_ROWS", "PLAN", "REFUSED", "run_plan", "sync_plan"]
 PLAN, RESULTS = "plan", "results"
 # The most rows that a file of a plan has, and so the most that are repeated after a killed run.
 CHUNK_ROWS = 5_000
-# In this process one file is prepared while the broker works on the other.
-FILES_AT_ONCE = 2
-# Of one Spark job; progress is reported after each job.
-FILES_PER_JOB, TASKS = 128, 32
+FILES_AT_ONCE = 2  # in one process
+# Of one Spark job; progress is reported after each job. More tasks would only delay other clients of the brokers.
+FILES_PER_JOB, TASKS = 64, 32
+
+# Verdicts by number; a single request may also report the state of a timer.
+_VERDICTS = [*map(str, VERDICTS), *(str(one) for one in Verdict if one not in VERDICTS)]
+_NUMBER_OF = {verdict: number for number, verdict in enumerate(_VERDICTS)}
+_ALONE = _NUMBER_OF[ALONE]
 
 _RESULT = pa.schema(
     [
@@ -99,6 +105,7 @@ class PlanFolder(NamedTuple):
 
 
 def _play_here(plan: PlanFolder, names: Sequence[str]) -> Iterator[Counter[str]]:
+    """Play these files in this process: one is prepared while the broker works on the other."""
     with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
         # Not all at once: after a failure no further file may begin.
         for at in range(0, len(names), FILES_AT_ONCE):
@@ -107,6 +114,7 @@ def _play_here(plan: PlanFolder, names: Sequence[str]) -> Iterator[Counter[str]]
 
 
 def _play_on_executors(spark: "SparkSession", plan: PlanFolder, names: Sequence[str]) -> Iterator[Counter[str]]:
+    from latermq.pipeline.source.part_frames import parallelism
     from latermq.pipeline.spark.spark_failures import spark_errors
 
     for at in range(0, len(names), FILES_PER_JOB):
@@ -114,12 +122,11 @@ def _play_on_executors(spark: "SparkSession", plan: PlanFolder, names: Sequence[
 
         def play(batches: Iterator[pa.RecordBatch], chosen: list[str] = chosen) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    counts = play_file(plan, chosen[number])
+                for counts in _play_here(plan, [chosen[number] for number in batch.column(0).to_pylist()]):
                     yield pa.RecordBatch.from_pydict({"verdict": list(counts), "names": list(counts.values())})
 
         with spark_errors("a task of the bulk job"):
-            numbers = spark.range(0, len(chosen), 1, min(len(chosen), TASKS))
+            numbers = spark.range(0, len(chosen), 1, min(len(chosen), TASKS, parallelism(spark)))
             found = numbers.mapInArrow(play, "verdict string, names bigint").groupBy("verdict").sum("names").collect()
         yield Counter({row[0]: row[1] for row in found})
 
@@ -134,52 +141,55 @@ def play_file(plan: PlanFolder, name: str) -> Counter[str]:
             f"the broker of store {', '.join(sorted(missing))} is unreachable",
             hint="Start it and run the job again; finished rows are not repeated",
         )
-    verdicts: list[str] = [ALONE] * len(table)
-    details = [""] * len(table)
+    verdicts = np.full(len(table), _ALONE, np.int8)
+    details: dict[int, str] = {}
     for store_id, address in plan.addresses.items():
         rows = np.flatnonzero(pc.equal(table.column("store_id"), store_id).to_numpy(zero_copy_only=False))
         if len(rows):
-            _change(table.take(pa.array(rows)), rows.tolist(), address, verdicts, details)
-    alone = [row for row, verdict in enumerate(verdicts) if verdict == ALONE]
-    for row, outcome in zip(
-        alone, run_steps(steps_of(table.take(pa.array(alone, pa.int64()))), plan.addresses), strict=True
-    ):
-        verdicts[row], details[row] = outcome
+            _change(table if len(rows) == len(table) else table.take(pa.array(rows)), rows, address, verdicts, details)
+    alone = np.flatnonzero(verdicts == _ALONE)
+    steps = run_steps(steps_of(table.take(pa.array(alone))), plan.addresses) if len(alone) else []
+    for row, (verdict, detail) in zip(alone.tolist(), steps, strict=True):
+        verdicts[row] = _NUMBER_OF[verdict]
+        if detail:
+            details[row] = detail
+    names = pa.DictionaryArray.from_arrays(pa.array(verdicts), pa.array(_VERDICTS)).cast(pa.string())
+    texts = pa.array([details.get(row, "") for row in range(len(table))] if details else np.full(len(table), ""))
     columns = [table.column(field.name) for field in _RESULT if field.name in table.schema.names]
-    result = pa.Table.from_arrays([*columns, pa.array(verdicts), pa.array(details)], schema=_RESULT)
+    result = pa.Table.from_arrays([*columns, names, texts], schema=_RESULT)
     sink = pa.BufferOutputStream()
     pq.write_table(result, sink)
     write_file(root, f"{plan.folder}/{RESULTS}/{name}", sink.getvalue().to_pybytes())
     return _counts(result.column("verdict"))
 
 
-def _change(table: pa.Table, rows: list[int], address: str, verdicts: list[str], details: list[str]) -> None:
+def _change(table: pa.Table, rows: Indices, address: str, verdicts: Ints8, details: dict[int, str]) -> None:
     """Send the names of one store in bulk. Those that the broker does not change in bulk remain."""
     with BrokerLink(address, patience_s=PATIENCE_S) as link:
         at = 0
         for piece in _pieces(table):
             try:
-                reply = link.call(Request.CHANGE_TIMERS, {}, encode_changes(changes_of(piece)))[1]
+                reply = link.call(Request.CHANGE_TIMERS, {}, encode_changes(piece))[1]
             except UnsupportedRequest:  # an older broker
                 return
             outcomes = decode_change_outcomes(bytes(reply))
-            for offset, number in enumerate(outcomes.verdicts):
-                verdicts[rows[at + offset]] = str(VERDICTS[number])
+            verdicts[rows[at : at + len(piece)]] = outcomes.verdicts
             for offset, problem in outcomes.problems.items():
-                details[rows[at + offset]] = problem
+                details[int(rows[at + offset])] = problem
             at += len(piece)
 
 
-def _pieces(table: pa.Table) -> Iterator[pa.Table]:
-    """Parts of a bounded number of names and timers."""
+def _pieces(table: pa.Table) -> Iterator[TimerChanges]:
+    """The requests for a table, with a bounded number of names and timers each."""
     waiting = [table.slice(at, CHANGES_AT_ONCE) for at in range(0, len(table), CHANGES_AT_ONCE)][::-1]
     while waiting:
         piece = waiting.pop()
-        if len(piece) > 1 and len(changes_of(piece).ids) > MAX_IDS:
+        changes = changes_of(piece)
+        if len(piece) > 1 and len(changes.ids) > MAX_IDS:
             half = len(piece) // 2
             waiting += (piece.slice(half), piece.slice(0, half))
         else:
-            yield piece
+            yield changes
 
 
 def changes_of(table: pa.Table) -> TimerChanges:

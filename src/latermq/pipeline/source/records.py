@@ -24,6 +24,7 @@ from latermq.message.properties import (
     UNIQUE_KEY,
     well_formed,
 )
+from latermq.message.property_spans import PADDING_BYTES, WORD_BYTES, Properties, Spans, numbers
 from latermq.message.record_fields import (
     BODY_CRC_AT,
     BORN_TIMESTAMP_AT,
@@ -40,7 +41,6 @@ from latermq.message.record_layouts import Numbers, lay_out
 from latermq.message.slots import SLOT_MS
 from latermq.message.timer_code import CANCEL, MAX_DUE_DIGITS, MOVED, TIMER, UNKNOWN_DUE_MS
 from latermq.message.timer_code import CUT as CUT_KIND
-from latermq.pipeline.source.spans import PADDING_BYTES, WORD_BYTES, Properties, Spans, numbers
 
 MESSAGE = 4  # the kind of a record outside the timer topic, next to those of timer_code.py
 KINDS = ("timer", "cancel", "move", "cut", "message")
