@@ -13,7 +13,9 @@ import pytest
 
 from latermq import pipeline
 from latermq.client import OutgoingMessage, blocking
+from latermq.errors import IllegalMessage
 from latermq.handover.ingest_claim import IngestClaim, claim_path
+from latermq.pipeline.bulk import shares
 from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.lost_entries import write_claim
@@ -128,6 +130,29 @@ def test_a_file_scheduled_twice_is_scheduled_once(timers: Timers, tmp_path: Path
     assert found == {"tags": "odd", "keys": "k7", "due_ms": timers.now_ms + FAR_MS + 7}
     # Under another job they are others.
     assert timers.rows("schedule", file, "--job", "again")[0]["scheduled"] == 5_000
+
+
+def test_executors_schedule_a_large_job_share_by_share(
+    timers: Timers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from latermq import pipeline
+
+    monkeypatch.setattr(shares, "SHARE_ROWS", 1_000)
+    rows = timers.spark.read.parquet(timers.file_of(tmp_path / "rows.parquet", 3_000, "shared")).repartition(3)
+    sent: list[int] = []
+    job = {"root": timers.root, "namesrv": timers.namesrv, "job": "shared"}
+    done = pipeline.schedule(rows.union(rows.limit(5)), **job, on_sent=sent.append)
+    assert done[:3] == (3_000, 0, 5)
+    assert sum(sent) == 3_005
+    assert timers.count("shared") == 3_000
+    keys = Path(timers.root.at("bulk", "shared", "scheduled"))
+    assert len({file.name[:17] for file in keys.iterdir()}) == 4
+    again = pipeline.schedule(rows, **job)  # with the known keys there are eight shares
+    assert again[:3] == (0, 3_000, 0)
+    assert not list(Path(timers.root.at("bulk", "shared")).glob("spool/*"))
+    monkeypatch.setattr(shares, "MAX_SHARES", 1)
+    with pytest.raises(IllegalMessage, match=r"job shared has 3000 rows and 300\d known keys; the limit is 1000"):
+        pipeline.schedule(rows, **job)
 
 
 def test_one_bad_row_in_any_partition_and_nothing_is_scheduled(timers: Timers, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from latermq.config import Duration
 from latermq.errors import IllegalMessage, LaterMQError
 from latermq.pipeline.bulk.bulk_job import brokers_of_job, check_job, find_namesrv, job_folder
 from latermq.pipeline.bulk.due_times import local_time_zone
-from latermq.pipeline.bulk.job_keys import JobKeys
 from latermq.pipeline.bulk.job_root import find_job_root
 from latermq.pipeline.bulk.row_frames import BadRow, Target, check_columns, requests_of
-from latermq.pipeline.bulk.spool import Scheduled, SpoolFile, count_repeated, send_spool, write_spool
+from latermq.pipeline.bulk.share_runner import SpooledJob, play_shares
+from latermq.pipeline.bulk.spool import Scheduled, SpoolFile, write_spool
 from latermq.pipeline.bulk.stream_job import batch_folder
 from latermq.pipeline.driver.brokers import masters, queues_of
 from latermq.pipeline.driver.link import BrokerLink
@@ -27,7 +27,7 @@ from latermq.protocol.remoting.codes import Request
 _log = logging.getLogger("latermq.pipeline")
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _FILES = pa.schema(
     [
@@ -138,15 +138,25 @@ def session_time_zone() -> str:
 
 
 def send_spooled(
-    order: Order, files: Sequence[SpoolFile], on_sent: Callable[[int], None] = lambda rows: None
+    order: Order,
+    files: Sequence[SpoolFile],
+    on_sent: Callable[[int], None] = lambda rows: None,
+    spark: "SparkSession | None" = None,
+    *,
+    dry_run: bool = False,
 ) -> Scheduled:
-    """The work of the driver: schedule the rows that the tasks spooled."""
-    root = open_root(order.root_uri)
+    """Schedule the rows that tasks spooled: on the executors of a session, else in this process.
+
+    A dry run only counts rows with repeated keys.
+    """
     try:
         addresses = masters(order.namesrv)
         check_topics(order.namesrv, addresses, files)
-        done = send_spool(root, files, addresses, JobKeys(root, order.keys_folder), order.job, on_sent)
-        if done.repeated:
+        spooled = SpooledJob(
+            order.root_uri, order.job, f"{order.folder}/shares", order.keys_folder, addresses, is_dry_run=dry_run
+        )
+        done = play_shares(spooled, files, on_sent, spark)
+        if done.repeated and not dry_run:
             _log.warning("job %s: %s", order.job, repeated_note(done))
         return done
     finally:
@@ -222,7 +232,7 @@ def schedule(
             # Yielded as a row instead of raised: Spark turns an error of a task into a page of text.
             yield pa.RecordBatch.from_pylist([{"problem": error.message, "hint": error.hint}], _FILES)
             return
-        yield pa.RecordBatch.from_pylist([{**vars(file), "topics": list(file.topics)} for file in files], _FILES)
+        yield pa.RecordBatch.from_pylist([{**file._asdict(), "topics": list(file.topics)} for file in files], _FILES)
 
     try:
         with spark_errors(f"reading the rows of job {job}"):
@@ -232,10 +242,6 @@ def schedule(
                 raise BadRow(row.problem, hint=row.hint or "")
         files = [SpoolFile(row.broker, row.path, row.rows, row.size_bytes, tuple(row.topics)) for row in found]
         on_checked(sum(file.rows for file in files))
-        if dry_run:
-            check_topics(order.namesrv, masters(order.namesrv), files)
-            repeated = count_repeated(open_root(order.root_uri), files)
-            return Scheduled(repeated=repeated.rows, repeated_keys=repeated.sample)
-        return send_spooled(order, files, on_sent)
+        return send_spooled(order, files, on_sent, rows.sparkSession, dry_run=dry_run)
     finally:
         remove_spool(order)

@@ -4,6 +4,7 @@ Brokers know a name only while its timer is pending and for the retention time a
 """
 
 import hashlib
+import re
 import secrets
 import struct
 import threading
@@ -14,20 +15,24 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import numpy as np
+from pyarrow import fs
 
 from latermq.arrays import Bools, Texts
 from latermq.errors import CorruptStore, StoreError
 from latermq.model.rows import RowBatch
 from latermq.pipeline.bulk.bulk_job import files_in
+from latermq.pipeline.bulk.shares import KEY_BYTES, Share
 from latermq.pipeline.timeline.root import Root, file_errors, write_file
 from latermq.protocol.remoting.rows import decode_rows
 
 FOLDER, ENDING = "scheduled", ".keys"
 MAGIC = b"LMQKEYS1"
-KEY_BYTES = 16
 # With more files than this, the end of a run merges them into one.
 MAX_FILES = 32
 SAMPLE_KEYS = 5
+READ_KEYS = 1 << 20  # keys of a file that are in memory at once
+_ALL = Share()
+_NAME = re.compile(r"([0-9a-f]{8})-([0-9a-f]{8})-").match
 _HEAD = struct.Struct("<8sQ")  # magic, number of keys
 _CHECKSUM = struct.Struct("<I")  # CRC-32 of everything before it
 
@@ -44,14 +49,28 @@ def keys_of(batch: RowBatch) -> Keys:
     return (unique_keys ^ topics[batch.topic_of]).view(_KEY).ravel()
 
 
-class JobKeys:
-    """All keys of one job. Senders query and add keys concurrently. Each file is written atomically."""
+def stored_keys(root: Root, folder: str) -> int:
+    """How many keys the files of a job have; a key that is in several files counts several times."""
+    path = f"{folder}/{FOLDER}"
+    with file_errors(path):
+        found = root.files.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    frame_bytes = _HEAD.size + _CHECKSUM.size
+    return sum(
+        max(0, info.size - frame_bytes) // KEY_BYTES
+        for info in found
+        if info.is_file and info.base_name.endswith(ENDING)
+    )
 
-    def __init__(self, root: Root, folder: str) -> None:
-        """`folder` is that of the job, or of a batch of a stream."""
+
+class JobKeys:
+    """The keys of one share of a job. Senders query and add keys concurrently. Each file is written atomically."""
+
+    def __init__(self, root: Root, folder: str, share: Share = _ALL) -> None:
+        """`folder` is that of the job, or of a batch of a stream. Keys that are added must belong to the share."""
         self._root = root
         self._folder = f"{folder}/{FOLDER}"
-        self._files = files_in(root, self._folder, ENDING)
+        self._share = share
+        self._files = self._list()
         self._known = self._read_all()
         self._lock = threading.Lock()
 
@@ -74,14 +93,23 @@ class JobKeys:
                 self._files.append(name)
 
     def merge_files(self) -> None:
-        """Merge many small files into one. A run that dies in between leaves duplicate keys, which do no harm."""
-        if len(self._files) <= MAX_FILES:
+        """Merge many small files into one. A run that dies in between leaves duplicate keys, which do no harm.
+
+        Files of an earlier run with fewer shares, which hold keys of other shares too, stay as they are.
+        """
+        own = [name for name in self._files if self._share.contains(_share_of(name))]
+        if len(own) <= MAX_FILES:
             return
-        known, old = self._read_all(), list(self._files)
-        self._files = [self._write(known)]
-        for name in old:
+        known = self._read_all()
+        merged = self._write(known)
+        for name in own:
             with file_errors(name), suppress(FileNotFoundError):  # another run was faster
                 self._root.files.delete_file(f"{self._folder}/{name}")
+        self._files = [merged, *(name for name in self._files if name not in own)]
+
+    def _list(self) -> list[str]:
+        names = files_in(self._root, self._folder, ENDING)
+        return [name for name in names if self._share.overlaps(_share_of(name))]
 
     def _read_all(self) -> Keys:
         """Read all keys. A concurrent run may be merging its files. If so, list them again."""
@@ -89,30 +117,47 @@ class JobKeys:
             try:
                 return _sorted(self._read(name) for name in self._files)
             except StoreError:
-                listed = files_in(self._root, self._folder, ENDING)
+                listed = self._list()
                 if listed == self._files:
                     raise
                 self._files = listed
 
     def _write(self, keys: Keys) -> str:
-        name = f"{secrets.token_hex(8)}{ENDING}"
+        name = f"{self._share.first:08x}-{self._share.end - 1:08x}-{secrets.token_hex(8)}{ENDING}"
         data = _HEAD.pack(MAGIC, len(keys)) + keys.tobytes()
         write_file(self._root, f"{self._folder}/{name}", data + _CHECKSUM.pack(zlib.crc32(data)))
         return name
 
     def _read(self, name: str) -> Keys:
+        """The share's keys in a file. Only these stay in memory: the file may have the keys of all shares."""
         path = str(PurePosixPath(self._folder) / name)
+        kept: list[Keys] = []
         with file_errors(path), self._root.files.open_input_stream(path) as stream:
-            data = bytes(stream.read())
-        end = len(data) - _CHECKSUM.size
-        is_intact = end >= _HEAD.size and data[end:] == _CHECKSUM.pack(zlib.crc32(data[:end]))
-        if not is_intact or _HEAD.unpack_from(data) != (MAGIC, (end - _HEAD.size) // KEY_BYTES):
+            head = bytes(stream.read(_HEAD.size))
+            magic, left = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0)
+            checksum, is_intact = zlib.crc32(head), magic == MAGIC
+            while is_intact and left:
+                data = bytes(stream.read(min(left, READ_KEYS) * KEY_BYTES))
+                is_intact = bool(data) and len(data) % KEY_BYTES == 0
+                checksum = zlib.crc32(data, checksum)
+                left -= len(data) // KEY_BYTES
+                if is_intact:
+                    keys = np.frombuffer(data, _KEY)
+                    kept.append(keys if self._share == _ALL else keys[self._share.of(keys)])
+            end = bytes(stream.read(_CHECKSUM.size + 1)) if is_intact else b""
+        if end != _CHECKSUM.pack(checksum):
             raise CorruptStore(
                 f"{path} is damaged: the rows that the job has scheduled are unknown",
                 hint="Restore it from a backup. If you delete it, the job schedules rows again whose timers were "
                 "delivered longer ago than the brokers' store.retention",
             )
-        return np.frombuffer(data, _KEY, (end - _HEAD.size) // KEY_BYTES, _HEAD.size)
+        return np.concatenate([np.empty(0, _KEY), *kept])
+
+
+def _share_of(name: str) -> Share:
+    """The share of a file's keys; all keys for a file of an earlier version."""
+    found = _NAME(name)
+    return Share(int(found[1], 16), int(found[2], 16) + 1) if found else _ALL
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ class Request:
     body: bytes
     rows: int
     topics: tuple[str, ...]
+    share: int = 0  # of the job's keys
 
 
 class BadRow(IllegalMessage):
@@ -118,11 +119,11 @@ def requests_of(batch: pa.RecordBatch, target: Target, *, where: str = "", first
     hex_keys = digests.tobytes().hex().upper().encode()
     checked.unique_keys = Column(hex_keys, np.arange(len(batch) + 1) * 2 * UNIQUE_KEY_BYTES)
     if len(target.brokers) == 1:
-        yield from _pieces(checked, target.brokers[0])
+        yield from pieces_of(checked, target.brokers[0])
         return
     chosen = choose_brokers(digests, len(target.brokers))
     for number, broker in enumerate(target.brokers):
-        yield from _pieces(select_rows(checked, np.flatnonzero(chosen == number)), broker)
+        yield from pieces_of(select_rows(checked, np.flatnonzero(chosen == number)), broker)
 
 
 def choose_brokers(digests: Octets, brokers: int) -> Ints:
@@ -333,7 +334,7 @@ def select_rows(batch: RowBatch, rows: Indices) -> RowBatch:
     )
 
 
-def _pieces(batch: RowBatch, broker: str) -> Iterator[Request]:
+def pieces_of(batch: RowBatch, broker: str, share: int = 0) -> Iterator[Request]:
     """Split the rows into requests of bounded size."""
     sizes = batch.bodies.sizes + batch.keys.sizes + batch.tags.sizes + batch.properties.sizes
     ends = np.cumsum(sizes)
@@ -344,7 +345,7 @@ def _pieces(batch: RowBatch, broker: str) -> Iterator[Request]:
         fit = int(np.searchsorted(ends, before + REQUEST_BYTES, side="right"))
         fit = min(fit, int(np.searchsorted(key_ends, keys_before + MAX_KEYS, side="right")))
         end = min(max(start + 1, fit), start + ROWS_AT_ONCE, len(batch))
-        yield _request(batch, start, end, broker)
+        yield _request(batch, start, end, broker, share)
         start = end
 
 
@@ -355,7 +356,7 @@ def _keys_until(column: Column) -> Ints:
     return until
 
 
-def _request(batch: RowBatch, start: int, end: int, broker: str) -> Request:
+def _request(batch: RowBatch, start: int, end: int, broker: str, share: int) -> Request:
     def part(column: Column) -> Column:
         offsets = column.offsets[start : end + 1]
         return Column(column.data[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
@@ -369,4 +370,4 @@ def _request(batch: RowBatch, start: int, end: int, broker: str) -> Request:
         batch.from_now[start:end],
         *map(part, (batch.unique_keys, batch.bodies, batch.keys, batch.tags, batch.properties)),
     )
-    return Request(broker, encode_rows(piece), end - start, tuple(topics))
+    return Request(broker, encode_rows(piece), end - start, tuple(topics), share)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,19 +35,18 @@ SAVE_EVERY_S = 1.0
 HELD_BYTES = 64 << 20  # of sent but not yet remembered requests, per connection
 
 
-@dataclass(frozen=True)
-class SpoolFile:
-    """The requests of one task for one broker."""
+class SpoolFile(NamedTuple):
+    """The requests of one task for one broker, all of them or those of one share."""
 
     broker: str
     path: str
     rows: int
     size_bytes: int
     topics: tuple[str, ...]
+    share: int = 0
 
 
-@dataclass(frozen=True)
-class Scheduled:
+class Scheduled(NamedTuple):
     """The outcome of a job's rows: new timers, rows known from an earlier run, and rows with a repeated key."""
 
     scheduled: int = 0
@@ -63,28 +63,39 @@ class _ScheduledFields(msgspec.Struct):
 
 
 def write_spool(root: Root, folder: str, requests: Iterable[Request]) -> list[SpoolFile]:
-    """Write requests to one file per broker. A retried task writes new files."""
+    """Write requests to one file per broker and share. A retried task writes new files."""
     mark = secrets.token_hex(8)
-    rows: dict[str, int] = {}
-    sizes: dict[str, int] = {}
-    topics: dict[str, dict[str, None]] = {}
-    paths: dict[str, str] = {}
+    places: dict[tuple[str, int], _Written] = {}
     with ExitStack() as stack, file_errors(f"spooling rows in {folder}"):
-        streams = {}
         for request in requests:
-            broker = request.broker
-            if broker not in streams:
-                paths[broker] = f"{folder}/{mark}-{len(paths)}.rows"
+            place = (request.broker, request.share)
+            if place not in places:
+                path = f"{folder}/{mark}-{len(places)}.rows"
                 root.files.create_dir(folder)
-                streams[broker] = stack.enter_context(root.files.open_output_stream(paths[broker]))
-            streams[broker].write(_LENGTHS.pack(len(request.body), request.rows))
-            streams[broker].write(request.body)
-            rows[broker] = rows.get(broker, 0) + request.rows
-            sizes[broker] = sizes.get(broker, 0) + _LENGTHS.size + len(request.body)
-            topics.setdefault(broker, {}).update(dict.fromkeys(request.topics))
+                places[place] = _Written(path, stack.enter_context(root.files.open_output_stream(path)))
+            places[place].add(request)
     return [
-        SpoolFile(broker, path, rows[broker], sizes[broker], tuple(topics[broker])) for broker, path in paths.items()
+        SpoolFile(broker, done.path, done.rows, done.size_bytes, tuple(done.topics), share)
+        for (broker, share), done in places.items()
     ]
+
+
+@dataclass
+class _Written:
+    """A spool file while it is written."""
+
+    path: str
+    stream: Any
+    rows: int = 0
+    size_bytes: int = 0
+    topics: dict[str, None] = field(default_factory=dict)
+
+    def add(self, request: Request) -> None:
+        self.stream.write(_LENGTHS.pack(len(request.body), request.rows))
+        self.stream.write(request.body)
+        self.rows += request.rows
+        self.size_bytes += _LENGTHS.size + len(request.body)
+        self.topics.update(dict.fromkeys(request.topics))
 
 
 def read_spool(root: Root, files: Iterable[SpoolFile]) -> Iterator[tuple[bytes, int]]:
