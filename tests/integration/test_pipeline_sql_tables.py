@@ -77,6 +77,15 @@ def test_a_view_works_next_to_deltas_catalog_too(server: Server, spark: "SparkSe
     assert timer.due_ms == 2_051_222_400_000  # midnight in the session's zone, which is UTC
 
 
+def test_a_table_in_deltas_catalog_is_refused_with_the_way_out(server: Server, spark: "SparkSession") -> None:
+    options = f"OPTIONS (namesrv '{server.namesrv}', topic 'refused', job 'refused')"
+    with pytest.raises(
+        Exception, match=r"works only in Spark's own catalog, and .*DeltaCatalog\. Use CREATE TEMPORARY"
+    ):
+        spark.sql(f"CREATE TABLE refused USING latermq {options}")
+    assert not spark.catalog.tableExists("refused")
+
+
 def test_an_unknown_option_of_a_table_is_refused_with_the_known_ones(server: Server, plain: "SparkSession") -> None:
     with pytest.raises(Exception, match=r"unknown option: topik.*Options: namesrv, topic, broker"):
         plain.sql("CREATE TABLE t USING latermq OPTIONS (topik 'orders')")

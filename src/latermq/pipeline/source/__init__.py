@@ -5,6 +5,7 @@ import sys
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
+from latermq.pipeline.source.options import CATALOG_SETTING, CATALOG_VARIABLE
 from latermq.pipeline.source.source import LaterMQSource
 
 __all__ = ["LaterMQSource", "register"]
@@ -27,10 +28,11 @@ def register(spark: SparkSession) -> None:
     environment = _environment_of(spark)  # the source gets a copy
     placeholders = {name: "" for name in _SET_BY_STREAMS if name not in environment}
     environment.update(placeholders)
+    environment[CATALOG_VARIABLE] = spark.conf.get(CATALOG_SETTING, "") or ""
     try:
         spark.dataSource.register(LaterMQSource)
     finally:
-        for name in placeholders:
+        for name in (*placeholders, CATALOG_VARIABLE):
             del environment[name]
 
 

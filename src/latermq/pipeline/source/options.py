@@ -37,6 +37,11 @@ _TABLE_HINT = (
 _KNOWN = {name.lower() for name in (*OPTION_NAMES, *SPARK_OPTIONS)}
 
 
+# The session's catalog, which Spark does not tell a Python source. `register` passes it in a variable of the worker.
+CATALOG_SETTING = "spark.sql.catalog.spark_catalog"
+CATALOG_VARIABLE = "LATERMQ_SESSION_CATALOG"
+
+
 @dataclass(frozen=True)
 class SourceOptions:
     """What to read, its start and end offsets, and the size of the portions."""
@@ -65,6 +70,18 @@ class SourceOptions:
 def is_catalog_table(given: Mapping[str, str]) -> bool:
     """Whether these are the options and properties of CREATE TABLE."""
     return "provider" in {name.lower() for name in given}
+
+
+def check_catalog() -> None:
+    """Refuse a table in a catalog that could not read it: any but Spark's own needs a source that is a Java class."""
+    catalog = os.environ.get(CATALOG_VARIABLE, "")
+    if catalog not in ("", "builtin"):
+        raise ConfigError(
+            f"a table USING latermq works only in Spark's own catalog, and {CATALOG_SETTING} is {catalog}",
+            hint="Use CREATE TEMPORARY VIEW with the same options, or a session with Spark's own catalog: "
+            f'tables = spark.newSession(); tables.conf.set("{CATALOG_SETTING}", "builtin"); '
+            "latermq.pipeline.register(tables)",
+        )
 
 
 def checked_options(given: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,13 @@ from latermq.handover.ownership import Ownership
 from latermq.pipeline.driver.brokers import QueuePlace, queues_of
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.source.filters import PushedFilters
-from latermq.pipeline.source.options import SourceOptions, checked_options, is_catalog_table, parse_options
+from latermq.pipeline.source.options import (
+    SourceOptions,
+    check_catalog,
+    checked_options,
+    is_catalog_table,
+    parse_options,
+)
 from latermq.pipeline.source.ranges import Bounds, QueuePart, check_queues, limit_offsets, offset_key, parts, resolve
 from latermq.pipeline.source.reader import read_part
 from latermq.pipeline.source.records import COLUMN_TYPES, TEXT_MAP
@@ -55,6 +61,7 @@ class LaterMQSource(DataSource):
         """The columns of a topic; of a table with a job, those of timers. INSERT INTO such a table schedules them."""
         given = checked_options(self._given)
         if is_catalog_table(self._given):
+            check_catalog()
             return with_options(TIMER_SCHEMA if "job" in given else self._topic_schema(), given)
         return self._topic_schema()
 
