@@ -204,6 +204,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver_memory: Size = Size.parse("1GiB")
     roll_on: Literal["auto", "spark", "local"] = "auto"
     roll_spark_rows: int = 500_000  # with `auto`, windows with more rows are built on Spark
+    roll_local_rows: int = 10_000_000  # windows with more rows are not built without Spark
     roll_deadline: Duration = Duration.parse("2m")  # how long before a window begins the broker builds it without Spark
     roll_timeout: Duration = Duration.parse("5m")  # to build one window; then the build process is killed
     compact_every: Duration = Duration.parse("1h")
@@ -586,6 +587,13 @@ def _check_pipeline(pipeline: PipelineConfig) -> None:
             f"pipeline.archive_keep is {pipeline.archive_keep}, shorter than pipeline.keep, {pipeline.keep}",
             hint="Rows would leave the archive when they enter it",
         )
+    if pipeline.roll_spark_rows < 0:
+        raise ConfigError(
+            f"pipeline.roll_spark_rows is {pipeline.roll_spark_rows}, and must not be negative",
+            hint="0 builds every window on Spark, as pipeline.roll_on = spark does",
+        )
+    if pipeline.roll_local_rows < 1:
+        raise ConfigError(f"pipeline.roll_local_rows is {pipeline.roll_local_rows}, and must be at least 1")
     if pipeline.compact_unplaced < 0:
         raise ConfigError("pipeline.compact_unplaced must not be negative")
     if not pipeline.compact_every:

@@ -20,7 +20,7 @@ class Scripted(LocalBuilds):
     """Runs a program of the test's instead."""
 
     def __init__(self, program: str) -> None:
-        super().__init__("", lambda: "")
+        super().__init__("", lambda: "", 1_000)
         self._program = program
 
     def command(self, numbers: Sequence[int], limit_s: float) -> list[str]:

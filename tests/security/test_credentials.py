@@ -65,7 +65,7 @@ def test_the_process_that_builds_has_them_in_its_environment_only() -> None:
 
     async def watch() -> None:
         nobody = f"127.0.0.1:{free_port()}"
-        builds = LocalBuilds(URI, lambda: nobody)
+        builds = LocalBuilds(URI, lambda: nobody, 1_000)
         build = asyncio.create_task(builds.build([7], 3.0, lambda _, error: report.append(error)))
         while not build.done():
             seen.extend(map(shown_by, children_of(os.getpid())))

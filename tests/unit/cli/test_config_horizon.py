@@ -53,3 +53,11 @@ def test_memory_with_which_spark_does_not_start_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"pipeline\.driver_memory must be at least 512MiB"):
         load_config(settings=["pipeline.driver_memory=511MiB"], environment={})
     assert load_config(settings=["pipeline.driver_memory=512MiB"], environment={}).pipeline.driver_memory == 512 << 20
+
+
+def test_a_negative_limit_of_rows_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"pipeline.roll_spark_rows is -1, and must not be negative"):
+        pipeline("roll_spark_rows=-1")
+    assert pipeline("roll_spark_rows=0").roll_spark_rows == 0
+    with pytest.raises(ConfigError, match=r"pipeline.roll_local_rows is 0, and must be at least 1"):
+        pipeline("roll_local_rows=0")

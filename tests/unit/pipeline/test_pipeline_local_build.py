@@ -12,7 +12,7 @@ from latermq.handover.window import Window
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline.windows import local_build
 from latermq.pipeline.windows.attempts import attempts_of, check_attempt, read_rows
-from latermq.pipeline.windows.local_build import build_locally
+from latermq.pipeline.windows.local_build import TooManyRows, build_locally
 from tests.support.faults.timer_histories import (
     History,
     Key,
@@ -73,6 +73,35 @@ def test_records_of_the_tail_that_memory_may_not_hold_are_in_a_file(
     assert not spilled
     assert built_keys(root, history, window, 0, held_bytes=size - 1) == expected_rows(history.rows, window)
     assert sum(spilled) == 100
+
+
+@pytest.mark.parametrize("ingested", [False, True])
+def test_a_window_above_the_limit_of_rows_is_refused_and_leaves_no_attempt(ingested: bool, tmp_path: Path) -> None:
+    history = History()
+    history.cut(10, 10)
+    for at in range(30):
+        history.send(1_000 + at, f"k{at}")
+    window = history.cut(2_000, 2_000)
+    root, upto = open_root(str(tmp_path)), history.end if ingested else 0
+    if ingested:
+        write_timeline(root.timeline, [history], upto)
+    reason = r"window 2 has more than 29 rows.*Start a driver, .* or raise pipeline.roll_local_rows"
+    with pytest.raises(TooManyRows, match=reason):
+        build_locally(root, history.state(upto), window, history.pull, now_ms=5, max_rows=29)
+    assert not attempts_of(root, window.store_id, window.number)
+    assert build_locally(root, history.state(upto), window, history.pull, now_ms=5, max_rows=30).manifest.rows == 30
+
+
+def test_cancels_that_are_not_ingested_count_towards_the_limit(tmp_path: Path) -> None:
+    history = History()
+    history.cut(10, 10)
+    for at in range(10):
+        history.send(1_000, f"k{at}")
+        history.cancel(f"k{at}")
+    window = history.cut(2_000, 2_000)
+    assert len(local_build.read_tail(history.state(0), window, 0, history.pull, max_rows=10).change_names) == 10
+    with pytest.raises(TooManyRows, match="more than 9 rows"):
+        local_build.read_tail(history.state(0), window, 0, history.pull, max_rows=9)
 
 
 def test_cancels_and_moves_of_other_spans_are_not_kept_in_memory(tmp_path: Path) -> None:

@@ -52,6 +52,17 @@ def test_every_timer_of_a_range_has_one_fate(spark: "SparkSession") -> None:
     }  # fmt: skip
 
 
+def test_topics_beyond_the_limit_become_one_and_no_timer_is_uncounted(spark: "SparkSession") -> None:
+    from latermq.pipeline.report.reconciliation import merge_small_topics
+
+    rows = spark.createDataFrame([(f"T{n}", n % 2, 10 * n) for n in range(1, 7)], "topic string, span int, timers int")
+    assert merge_small_topics(rows, 6).collect() == rows.collect()
+    merged = merge_small_topics(rows, 3)
+    assert sorted({row.topic for row in merged.collect()}) == ["T5", "T6", "others"]
+    assert {row.span: row["sum(timers)"] for row in merged.groupBy("span").sum("timers").collect()} == {0: 120, 1: 90}
+    assert largest_series({"others": 100, "T6": 60, "T5": 50}) == ["T6", "T5", "others"]
+
+
 def test_a_dead_letter_that_no_longer_tells_its_due_time_counts_as_delivered(spark: "SparkSession") -> None:
     from latermq.pipeline.report.deliveries import due_in_or_unknown
     from latermq.pipeline.report.reconciliation import fates

@@ -3,11 +3,13 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from latermq.pipeline.report.report_plots import OTHERS
 from latermq.pipeline.timeline.takers import RENEWAL, TAKER, TIMER, name
 from latermq.pipeline.windows.survivors import ENTRY, IDENTITY
 
 DELIVERED, DEAD_LETTER, CANCELLED, MOVED = "delivered", "dead letter", "cancelled", "moved"
 RENEWED, NOT_KEPT, MISSING = "rolled", "not kept", "missing"
+MAX_TOPICS = 1_000  # with fates of their own in a report; the tables have all
 
 
 def fates(entries: DataFrame, deliveries: DataFrame, from_ms: int, until_ms: int, kept_from_ms: int = 0) -> DataFrame:
@@ -61,7 +63,8 @@ def _fate(kept_from_ms: int) -> Column:
 
 def fates_by_topic(found: DataFrame) -> DataFrame:
     """The number of timers per topic and fate. A renewal is the same timer."""
-    return found.where(F.col("fate") != RENEWED).groupBy("topic", "fate").agg(F.count("*").alias("timers"))
+    counted = found.where(F.col("fate") != RENEWED).groupBy("topic", "fate").agg(F.count("*").alias("timers"))
+    return merge_small_topics(counted, MAX_TOPICS).groupBy("topic", "fate").agg(F.sum("timers").alias("timers"))
 
 
 def doubled(deliveries: DataFrame) -> DataFrame:
@@ -108,3 +111,13 @@ def load_over_time(expected: DataFrame, from_s: int, width_s: int) -> DataFrame:
     """The forecast in numbered spans of equal length: timers per topic, and each topic's busiest second."""
     bucket = F.floor((F.unix_timestamp("second") - from_s) / width_s).alias("bucket")
     return expected.groupBy(bucket, "topic").agg(F.sum("timers").alias("timers"), F.max("timers").alias("busiest"))
+
+
+def merge_small_topics(rows: DataFrame, most: int) -> DataFrame:
+    """The same rows with at most so many topics: the largest keep their names, and all others become one."""
+    by_topic = rows.groupBy("topic").agg(F.sum("timers").alias("timers")).orderBy(F.desc("timers"), "topic")
+    largest = [row.topic for row in by_topic.limit(most + 1).collect()]
+    if len(largest) <= most:
+        return rows
+    is_large = F.col("topic").isin(largest[: most - 1])
+    return rows.withColumn("topic", F.when(is_large, F.col("topic")).otherwise(F.lit(OTHERS)))

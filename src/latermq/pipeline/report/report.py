@@ -17,6 +17,7 @@ from latermq.pipeline.report import reconciliation
 from latermq.pipeline.report.deliveries import kept_records, read_deliveries
 from latermq.pipeline.report.health import BrokerHealth, broker_health
 from latermq.pipeline.report.report_page import render_page
+from latermq.pipeline.report.report_plots import MAX_SERIES
 from latermq.pipeline.spark.spark_failures import spark_errors
 from latermq.pipeline.timeline.root import REPORT_NAME, Root, file_errors, open_root, write_file
 from latermq.pipeline.timeline.takers import TIMER, in_layout_2
@@ -123,7 +124,8 @@ def _forecast_load(spark: SparkSession, root: Root, brokers: Sequence[KnownBroke
     if report.waiting:
         report.spans_from_s = ends[0]
         report.span_s = max(1, -(-(ends[1] + 1 - ends[0]) // SPANS))
-        spans = reconciliation.load_over_time(expected, report.spans_from_s, report.span_s)
+        shown = reconciliation.merge_small_topics(expected, MAX_SERIES)
+        spans = reconciliation.load_over_time(shown, report.spans_from_s, report.span_s)
         report.spans = [row.asDict() for row in spans.orderBy("bucket", "topic").collect()]
 
 

@@ -57,7 +57,7 @@ def legend(names: Sequence[str]) -> str:
 
 def largest_series(totals: Mapping[str, float]) -> list[str]:
     """The names that get their own colour, largest first. The rest is summed up as `others`."""
-    ordered = sorted(totals, key=lambda name: (-totals[name], name))
+    ordered = sorted(totals, key=lambda name: (name == OTHERS, -totals[name], name))
     return ordered if len(ordered) <= MAX_SERIES else [*ordered[: MAX_SERIES - 1], OTHERS]
 
 

@@ -18,14 +18,14 @@ from latermq.message.names import TIMER_TOPIC
 from latermq.pipeline.bulk.bulk_job import ROOT_VARIABLE
 from latermq.pipeline.driver.link import BrokerLink, QueueRange
 from latermq.pipeline.timeline.root import Root, open_root
-from latermq.pipeline.windows.local_build import build_locally
+from latermq.pipeline.windows.local_build import MAX_ROWS, build_locally
 
 NICE = 10  # deliveries have priority
 _GRACE_S = 5.0  # the parent times out first and reports it
 _LONGEST_REASON = 1_000
 
 
-def build_window(link: BrokerLink, root: Root, number: int) -> str:
+def build_window(link: BrokerLink, root: Root, number: int, *, max_rows: int = MAX_ROWS) -> str:
     """Build an attempt of a window that a broker waits for, and return its name."""
     # Read the state, with its ingest offset, before the table is opened. Entries ingested in between are then read
     # twice rather than not at all.
@@ -39,7 +39,7 @@ def build_window(link: BrokerLink, root: Root, number: int) -> str:
             yield bytes(piece)
 
     window = Window.from_state(state.store_id, found)
-    return build_locally(root, state, window, pull, now_ms=time.time_ns() // 1_000_000).name
+    return build_locally(root, state, window, pull, now_ms=time.time_ns() // 1_000_000, max_rows=max_rows).name
 
 
 def build_each(numbers: list[int], build: Callable[[int], str], limit_s: float) -> bool:
@@ -65,6 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--broker", required=True, help="HOST:PORT")
     parser.add_argument("--limit-s", type=float, default=0.0, help="the time limit per window; 0: no limit")
+    parser.add_argument("--max-rows", type=int, default=MAX_ROWS, help="the limit of rows per window")
     parser.add_argument("numbers", nargs="+", type=int, metavar="NUMBER", help="the number of a window")
     arguments = parser.parse_args()
     root_uri = os.environ[ROOT_VARIABLE]
@@ -72,7 +73,7 @@ def main() -> int:
     with BrokerLink(arguments.broker) as link:
 
         def build(number: int) -> str:
-            return build_window(link, open_root(root_uri), number)
+            return build_window(link, open_root(root_uri), number, max_rows=arguments.max_rows)
 
         return 0 if build_each(arguments.numbers, build, arguments.limit_s) else 1
 

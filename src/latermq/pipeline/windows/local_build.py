@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latermq.arrays import Bools, Ints
-from latermq.errors import CorruptStore, ServiceUnavailable
+from latermq.config import PipelineConfig
+from latermq.errors import CorruptStore, ServiceUnavailable, StoreError
 from latermq.handover.window import Window, is_in_window
 from latermq.message.timer_code import CANCEL, cancels
 from latermq.model.pipeline_state import PipelineState
@@ -30,8 +31,22 @@ MADE_BY = "local"
 HELD_BYTES = 256 << 20
 _BATCH_ROWS = 10_000
 
+# The timers of a window, and the cancels and moves that are not ingested, each: their keys and names are all in memory.
+MAX_ROWS = PipelineConfig().roll_local_rows
+
 # Returns the records of the timer topic in [start, until), end to end, in any number of pieces.
 Pull = Callable[[int, int], Iterable[bytes | bytearray]]
+
+
+class TooManyRows(StoreError):
+    """A window is too large to be built without Spark."""
+
+    def __init__(self, window: Window, max_rows: int) -> None:
+        super().__init__(
+            f"window {window.number} has more than {max_rows} rows, too many to be built without Spark",
+            hint="Start a driver, which builds it on Spark, or raise pipeline.roll_local_rows. A row takes about 150 "
+            "bytes of memory",
+        )
 
 
 @dataclass
@@ -64,8 +79,11 @@ class _Rows:
 class _RowCollector:
     """Collects rows batch by batch. Records that exceed the limit are dropped, or moved to a file and mapped."""
 
+    window: Window
     held_bytes: int
+    max_rows: int
     spills: bool = False
+    row_count: int = 0
     keys: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
     names: list[pa.Array] = field(default_factory=list)
     sizes: list[Ints] = field(default_factory=list)
@@ -74,6 +92,9 @@ class _RowCollector:
     spill: "_Spill | None" = None
 
     def add(self, batch: pa.RecordBatch) -> None:
+        self.row_count += len(batch)
+        if self.row_count > self.max_rows:
+            raise TooManyRows(self.window, self.max_rows)
         self.keys.append(tuple(batch.column(name).to_numpy() for name in ("due_ms", "entry_offset", "timer_id")))
         self.names.append(batch.column("name"))
         record = batch.column("record")
@@ -150,6 +171,7 @@ def build_locally(
     *,
     now_ms: int,
     held_bytes: int = HELD_BYTES,
+    max_rows: int = MAX_ROWS,
     made_by: str = MADE_BY,
     fence: Callable[[], None] = lambda: None,
 ) -> Attempt:
@@ -163,11 +185,11 @@ def build_locally(
     """
     timeline = open_local_timeline(root, state.store_id, newest_intact_version(root, root.timeline))
     start = tail_start(root, state, timeline)
-    tail = read_tail(state, window, start, pull, held_bytes=held_bytes)
+    tail = read_tail(state, window, start, pull, held_bytes=held_bytes, max_rows=max_rows)
     return write_attempt(
         root,
         window,
-        window_batches(timeline, window, tail, held_bytes=held_bytes),
+        window_batches(timeline, window, tail, held_bytes=held_bytes, max_rows=max_rows),
         made_by=made_by,
         table_version=-1 if timeline is None else timeline.version,
         ingest_offset=start,
@@ -189,9 +211,18 @@ def tail_start(root: Root, state: PipelineState, timeline: LocalTimeline | None)
     return max(ingested, state.min_entry)
 
 
-def read_tail(state: PipelineState, window: Window, start: int, pull: Pull, *, held_bytes: int = HELD_BYTES) -> Tail:
+def read_tail(
+    state: PipelineState,
+    window: Window,
+    start: int,
+    pull: Pull,
+    *,
+    held_bytes: int = HELD_BYTES,
+    max_rows: int = MAX_ROWS,
+) -> Tail:
     """The window's timers, and all cancels and moves that may end them, from entry `start` to the cut."""
-    collector = _RowCollector(held_bytes, spills=True)
+    collector = _RowCollector(window, held_bytes, max_rows, spills=True)
+    change_count = 0
     names: list[pa.Array] = []
     entries: list[Ints] = []
     position = start
@@ -207,6 +238,9 @@ def read_tail(state: PipelineState, window: Window, start: int, pull: Pull, *, h
         position += len(offsets)
         before_cut = offsets < window.cut_entry
         changes = _changes_in(block, np.flatnonzero(before_cut & cancels(block.kinds)), window)
+        change_count += len(changes)
+        if change_count > max_rows:
+            raise TooManyRows(window, max_rows)
         if len(changes):
             names.append(_names(block, changes))
             entries.append(offsets[changes])
@@ -229,10 +263,15 @@ def _missing_entries(root: Root, state: PipelineState, ingested: int) -> Corrupt
 
 
 def window_batches(
-    timeline: LocalTimeline | None, window: Window, tail: Tail, *, held_bytes: int = HELD_BYTES
+    timeline: LocalTimeline | None,
+    window: Window,
+    tail: Tail,
+    *,
+    held_bytes: int = HELD_BYTES,
+    max_rows: int = MAX_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of an attempt of the window, sorted."""
-    collector = _RowCollector(held_bytes)
+    collector = _RowCollector(window, held_bytes, max_rows)
     for batch in timeline.surviving_rows(window) if timeline is not None else ():
         collector.add(batch)
     stored = collector.rows()

@@ -32,7 +32,7 @@ from latermq.pipeline.windows.attempt_writer import (
     write_part,
 )
 from latermq.pipeline.windows.attempts import Attempt, attempt_folder, find_attempt
-from latermq.pipeline.windows.local_build import build_locally
+from latermq.pipeline.windows.local_build import TooManyRows, build_locally
 from latermq.pipeline.windows.survivors import window_rows, window_shape
 
 _log = logging.getLogger("latermq.pipeline")
@@ -84,11 +84,8 @@ def build_ready_windows(
             if attempt is None:
                 began_s = time.monotonic()
                 fence()
-                if _is_small(root, window, local_rows):
-                    attempt = build_locally(
-                        root, state, window, _no_tail, now_ms=now_ms(), made_by=MADE_BY_DRIVER, fence=fence
-                    )
-                else:
+                attempt = _build_small(root, state, window, local_rows, now_ms=now_ms(), fence=fence)
+                if attempt is None:
                     attempt = build_window(spark, root, window, now_ms=now_ms(), fence=fence)
                 built.append(attempt)
                 on_built()
@@ -110,11 +107,17 @@ def build_ready_windows(
     return built
 
 
-def _is_small(root: Root, window: Window, local_rows: int) -> bool:
-    if local_rows < 0:
-        return False
-    timeline = open_local_timeline(root, window.store_id)
-    return timeline is not None and timeline.estimated_rows(window) <= local_rows
+def _build_small(
+    root: Root, state: PipelineState, window: Window, local_rows: int, *, now_ms: int, fence: Callable[[], None]
+) -> Attempt | None:
+    """Build a window without Spark; None if it is too large for that, by its estimate or in fact."""
+    timeline = open_local_timeline(root, window.store_id) if local_rows >= 0 else None
+    if timeline is None or timeline.estimated_rows(window) > local_rows:
+        return None
+    try:
+        return build_locally(root, state, window, _no_tail, now_ms=now_ms, made_by=MADE_BY_DRIVER, fence=fence)
+    except TooManyRows:
+        return None
 
 
 def _no_tail(start: int, until: int) -> Iterator[bytes]:

@@ -27,13 +27,16 @@ class BuildTimedOut(LaterMQError):
 class LocalBuilds:
     """Starts the processes. Each runs in a separate session, so that its children can be killed with it."""
 
-    def __init__(self, root_uri: str, address: Callable[[], str]) -> None:
+    def __init__(self, root_uri: str, address: Callable[[], str], max_rows: int) -> None:
+        """`max_rows` is the limit of rows per window."""
         self._root_uri = root_uri
+        self._max_rows = max_rows
         self._address = address
 
     def command(self, numbers: Sequence[int], limit_s: float) -> list[str]:
         program = [sys.executable, "-m", "latermq.pipeline.windows.build_process", "--broker", self._address()]
-        return [*program, "--limit-s", f"{limit_s:g}", *map(str, numbers)]
+        limits = ["--limit-s", f"{limit_s:g}", "--max-rows", str(self._max_rows)]
+        return [*program, *limits, *map(str, numbers)]
 
     async def build(self, numbers: Sequence[int], limit_s: float, report: Report) -> None:
         """Build an attempt of each of these windows. `told` is called for each in turn.

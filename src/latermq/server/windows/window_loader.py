@@ -95,7 +95,7 @@ class WindowLoader:
         self._config = config
         self._on_loaded = on_loaded
         self._files = files or AttemptFiles(root_uri, lambda: store.store_id)
-        self._builds = builds or LocalBuilds(root_uri, lambda: address)
+        self._builds = builds or LocalBuilds(root_uri, lambda: address, config.roll_local_rows)
         threads = {"load": _THREADS, "check": _THREADS, "skip": _THREADS, "save": 1, "names": 1}
         self._lanes = Lanes(threads, lambda: self._now_s)
         self._running_builds: dict[int, _Build] = {}  # by the number of the first window
