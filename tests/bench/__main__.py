@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.bench.attacks import measure_attacks
 from tests.bench.bulk_changes import run_bulk_changes
+from tests.bench.bulk_schedule import run_bulk_schedule
 from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB, run_contender
 from tests.bench.grpc_load import GrpcLoad, start_grpc_load, start_java5_load
 from tests.bench.grpc_scenarios import GrpcSideBySide
@@ -38,6 +39,7 @@ ROLL = "timers-roll"
 PIPELINE = "pipeline"
 NEAR = "pipeline-near"
 BULK = "bulk-cancel"
+BULK_SCHEDULE = "bulk-schedule"
 TIMELINE = "timeline"
 SQL = "pipeline-sql"
 # In execution order: scenarios that fill a broker come late, and a restart leaves a cold broker.
@@ -58,6 +60,7 @@ NO_CLIENT = (
     ATTACKS,
     ROLL,
     BULK,
+    BULK_SCHEDULE,
     PIPELINE,
     TIMELINE,
     SQL,
@@ -109,7 +112,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--far-part", type=int, default=defaults.far_part, help="rows per part in pipeline")
     parser.add_argument("--far-parts", type=int, default=defaults.far_parts, help="parts of the timeline in pipeline")
     parser.add_argument("--far-near", type=int, default=defaults.far_near, help="far timers in pipeline-near")
-    parser.add_argument("--bulk", type=int, default=defaults.bulk, help="names in bulk-cancel and bulk-move")
+    parser.add_argument(
+        "--bulk", type=int, default=defaults.bulk, help="names in bulk-cancel and bulk-move, rows in bulk-schedule"
+    )
     parser.add_argument(
         "--timeline-rows",
         type=_counts,
@@ -273,6 +278,7 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
         own_scenarios = {
             PATH: run_path, PROXY_PATH: run_proxy_path, POP_STATE: run_pop_state, POP_PATH: run_pop_path,
             ATTACKS: run_attacks, ROLL: run_roll, BULK: run_bulk_changes,
+            BULK_SCHEDULE: run_bulk_schedule,
             PIPELINE: run_pipeline, NEAR: run_near, TIMELINE: run_timeline,
             SQL: run_pipeline_sql,
         }  # fmt: skip

@@ -19,6 +19,7 @@ from latermq.pipeline.timeline.root import Root, open_root
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.rows import decode_rows
 from tests.bench.contenders import LATERMQ, LaterMQ
+from tests.bench.load import Figures, cpu_s_of
 from tests.bench.scenarios import Row
 from tests.bench.sizes import Sizes
 from tests.interop.waiting import wait_until
@@ -26,6 +27,22 @@ from tests.interop.waiting import wait_until
 TOPIC = "bench-bulk"
 AHEAD_MS = 20 * 60_000
 ONE_BY_ONE = 5_000  # names of the plan that are sent in single requests, for comparison
+
+
+class CpuTimes:
+    """CPU time of the broker and of this process, from now on."""
+
+    def __init__(self, broker_pid: int) -> None:
+        self._broker_pid = broker_pid
+        self._before_s = self._used_s()
+
+    def _used_s(self) -> tuple[float, float]:
+        return cpu_s_of(self._broker_pid), time.process_time()
+
+    def figures(self, what: str, count: int) -> Figures:
+        """Microseconds for each of `count` pieces of work."""
+        spent = [(now - before) * 1e6 / count for now, before in zip(self._used_s(), self._before_s, strict=True)]
+        return {f"{what}, broker CPU (µs)": spent[0], f"{what}, sender CPU (µs)": spent[1]}
 
 
 def run_bulk_changes(sizes: Sizes, folder: Path) -> Iterator[Row]:
@@ -49,11 +66,13 @@ def run_bulk_changes(sizes: Sizes, folder: Path) -> Iterator[Row]:
                 assert {verdict for verdict, _ in found} == {"cancelled" if action == "cancel" else "moved"}
                 rest = plan.slice(len(alone))
                 _write_plan(root, job, rest)
+                times = CpuTimes(broker.broker_pid)
                 began_s = time.perf_counter()
                 _, verdicts = run_plan(root, job, len(rest), broker.namesrv, lambda done: None, lambda done: None)
                 bulk_s = time.perf_counter() - began_s
                 assert verdicts == {"cancelled" if action == "cancel" else "moved": len(rest)}
                 figures = {"names/s": len(rest) / bulk_s, "names/s, one by one": len(alone) / single_s}
+                figures |= times.figures("names", len(rest))
                 yield Row(f"bulk-{action}", LATERMQ, repeat, figures)
 
 

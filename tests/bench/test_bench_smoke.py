@@ -302,10 +302,11 @@ def test_bulk_changes_are_measured_without_spark(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("signal.signal", lambda *_: None)  # the handler belongs to the command
     file = tmp_path / "out.json"
     options = ("--bulk", "400", "--repeats", "1", "--folder", str(tmp_path), "--json", str(file))
-    assert main(["bulk-cancel", *options]) == 0
+    assert main(["bulk-cancel", "bulk-schedule", *options]) == 0
     results = json.loads(file.read_text())["medians"]
-    assert {"bulk-cancel", "bulk-move"} <= set(results)
+    assert {"bulk-cancel", "bulk-move", "bulk-schedule"} <= set(results)
     assert results["bulk-cancel"]["names/s"][LATERMQ] > 0
+    assert {"rows/s", "known rows/s", "rows, broker CPU (µs)"} <= set(results["bulk-schedule"])
 
 
 @pytest.mark.long
