@@ -24,6 +24,7 @@ from latermq.http.app import ConsoleApp
 from latermq.http.brokers import name_servers_of, open_brokers
 from latermq.http.collector import Collector
 from latermq.http.endpoint import Endpoint, routes_of
+from latermq.http.far_timers import FarTimers
 from latermq.http.listener import HttpListener
 from latermq.http.metrics import ConsoleMetrics
 from latermq.http.openapi import OpenApi
@@ -41,6 +42,7 @@ class ConsoleProcess:
         servers, timeout_s = name_servers_of(config), config.http.broker_timeout / 1000
         self._reader = PullConsumer(servers, group=READER_GROUP, request_timeout_s=timeout_s)
         self._producer = Producer(servers, group=PRODUCER_GROUP, send_timeout_s=timeout_s)
+        self._far = FarTimers(self.brokers, config)
         density = DensityApi(self.brokers)
         self._cluster = ClusterApi(self.brokers, density)
         self.collector = Collector(self._cluster.collect, config.http.max_streams)
@@ -81,6 +83,7 @@ class ConsoleProcess:
     async def stop(self) -> None:
         """Stop accepting, end event streams, finish the requests in flight, and disconnect from the brokers."""
         await self.listener.stop()
+        self._far.close()
         for client in (self._producer, self._reader, self.brokers):
             await client.close()
 
@@ -93,7 +96,7 @@ class ConsoleProcess:
             *self.metrics.endpoints,
             *TimerApi(brokers, scheduler).endpoints,
             *TimerBatchApi(scheduler, http).endpoints,
-            *TimerListApi(brokers, http).endpoints,
+            *TimerListApi(brokers, self._far, http).endpoints,
             *density.endpoints,
             *TopicApi(brokers, http).endpoints,
             *GroupApi(brokers).endpoints,

@@ -5,8 +5,9 @@ import base64
 import binascii
 import heapq
 import zlib
+from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -15,6 +16,7 @@ from latermq.errors import InvalidParameter
 from latermq.http.api.timers import Timer, timer_of
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
+from latermq.http.far_timers import NOWHERE, FarTimers, Place
 from latermq.http.paging import page_limit
 from latermq.http.timer_request import MAX_TIME_MS, parse_time_ms
 
@@ -44,10 +46,52 @@ class TimerPage(msgspec.Struct):
 
 
 class _Cursor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Where a page ended: a position at each broker that has more, and the filter that it belongs to."""
+    """Where a page ended: a position at each broker and on the timeline if they have more, and the filter."""
 
     filter: int
     positions: dict[str, str]
+    far: Place | None = None
+
+
+class _FarSource:
+    """The far timers of all brokers."""
+
+    name = ""  # which no broker has
+
+    def __init__(self, far: FarTimers, holders: dict[str, str], query: "_Filter", place: Place) -> None:
+        self._far = far
+        self._holders = holders
+        self._query = query
+        self.first_position: Place | None = place
+        self.position: Place | None = place
+        self.timers: list[tuple[Timer, Place]] = []
+        self.has_more = True
+
+    async def fill(self, limit: int) -> None:
+        """Read until there are `limit` timers, or nothing more, or enough was read for one request."""
+        query = self._query
+        assert self.position is not None
+        page = await self._far.page(self._holders, query.topic, query.from_ms, query.until_ms, self.position, limit)
+        for row in page.rows:
+            timer = timer_of(row.timer, row.broker)
+            timer.is_far = True
+            self.timers.append((timer, row.place))
+        self.position = page.next
+        self.has_more = page.next is not None
+
+
+class _Filter(NamedTuple):
+    """What a client asks for."""
+
+    topic: str
+    key: str
+    from_ms: int
+    until_ms: int
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The same as a request to a broker."""
+        return {"topic": self.topic, "key": self.key, "fromMs": str(self.from_ms), "untilMs": str(self.until_ms)}
 
 
 class _Source:
@@ -77,8 +121,9 @@ class _Source:
 class TimerListApi:
     """The list of pending timers."""
 
-    def __init__(self, brokers: Brokers, config: HttpConfig) -> None:
+    def __init__(self, brokers: Brokers, far: FarTimers, config: HttpConfig) -> None:
         self._brokers = brokers
+        self._far = far
         self._max_page = config.max_page
 
     @property
@@ -101,23 +146,28 @@ class TimerListApi:
         if query.key and not query.topic:
             raise InvalidParameter("a search by key needs a topic", hint="Add the parameter topic")
         from_ms, until_ms = (_time_ms(text) for text in (query.from_, query.to))
-        fields = {"topic": query.topic, "key": query.key, "fromMs": str(from_ms), "untilMs": str(until_ms)}
-        mark = zlib.crc32(repr(sorted(fields.items())).encode())
+        wanted = _Filter(query.topic, query.key, from_ms, until_ms)
+        mark = zlib.crc32(repr(wanted).encode())
         holders = await self._brokers.holders_of(query.topic)
-        positions = dict.fromkeys(holders, "")
+        # A broker finds far timers by key itself.
+        start = _Cursor(mark, dict.fromkeys(holders, ""), None if query.key else NOWHERE)
         if query.cursor:
-            positions = _decode_cursor(query.cursor, mark)
-        sources = [
-            _Source(self._brokers, name, holders[name], fields, position)
-            for name, position in positions.items()
+            start = _decode_cursor(query.cursor, mark)
+        sources: list[_Source | _FarSource] = [
+            _Source(self._brokers, name, holders[name], wanted.fields, position)
+            for name, position in start.positions.items()
             if name in holders
         ]
+        if start.far is not None:
+            sources.append(_FarSource(self._far, holders, wanted, start.far))
         await asyncio.gather(*(source.fill(limit) for source in sources))
         timers, left = _merge(sources, limit)
-        return Answer(TimerPage(timers, _encode_cursor(_Cursor(mark, left)) if left else ""))
+        end = _Cursor(mark, {name: place for name, place in left.items() if isinstance(place, str)})
+        end.far = next((place for place in left.values() if not isinstance(place, str)), None)
+        return Answer(TimerPage(timers, _encode_cursor(end) if left else ""))
 
 
-def _merge(sources: list[_Source], limit: int) -> tuple[list[Timer], dict[str, str]]:
+def _merge(sources: Sequence[_Source | _FarSource], limit: int) -> tuple[list[Timer], dict[str, str | Place]]:
     """Return the first timers of all sources, and where each source that has more continues.
 
     A broker that has not been read far enough to have a next timer ends the page: its next one may be due earlier.
@@ -132,21 +182,25 @@ def _merge(sources: list[_Source], limit: int) -> tuple[list[Timer], dict[str, s
     while heap and len(merged) < limit and not is_cut:
         _, _, at = heapq.heappop(heap)
         source = sources[at]
-        merged.append(source.timers[taken[source.name]][0])
+        timer = source.timers[taken[source.name]][0]
+        if not merged or merged[-1].id != timer.id:  # a far timer that a broker has just loaded is in both
+            merged.append(timer)
         taken[source.name] += 1
         if taken[source.name] < len(source.timers):
             following = source.timers[taken[source.name]][0]
             heapq.heappush(heap, (following.due_ms, following.id, at))
         else:
             is_cut = source.has_more
-    left: dict[str, str] = {}
+    left: dict[str, str | Place] = {}
     for source in sources:
         count = taken[source.name]
         if count == len(source.timers):
-            if source.has_more:
+            if source.has_more and source.position is not None:
                 left[source.name] = source.position
-        else:
-            left[source.name] = source.timers[count - 1][1] if count else source.first_position
+        elif count:
+            left[source.name] = source.timers[count - 1][1]
+        elif source.first_position is not None:
+            left[source.name] = source.first_position
     return merged, left
 
 
@@ -163,7 +217,7 @@ def _encode_cursor(cursor: _Cursor) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).rstrip(b"=").decode()
 
 
-def _decode_cursor(text: str, mark: int) -> dict[str, str]:
+def _decode_cursor(text: str, mark: int) -> _Cursor:
     hint = "Use `next` of the previous page, with the same filter"
     try:
         data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
@@ -172,4 +226,4 @@ def _decode_cursor(text: str, mark: int) -> dict[str, str]:
         raise InvalidParameter(f"{text[:40]!r} is not a cursor", hint=hint) from None
     if cursor.filter != mark:
         raise InvalidParameter("the cursor belongs to another filter", hint=hint)
-    return cursor.positions
+    return cursor

@@ -116,23 +116,23 @@ class LocalTimeline:
             store_id=_escaped(window.store_id),
             cut_entry=window.cut_entry,
         )
-        return self._query(sql)
+        return self.query(sql)
 
     def records(self, window: Window, first_due_ms: int, last_due_ms: int) -> Iterator[pa.RecordBatch]:
         """Entry and record of the window's rows with due times from the first to the last given, both included."""
-        return self._query(_RECORDS.format(in_window=_window_predicate(window, first_due_ms, last_due_ms)))
+        return self.query(_RECORDS.format(in_window=_window_predicate(window, first_due_ms, last_due_ms)))
 
     def records_at(self, store_id: str, places: Sequence[tuple[int, int]]) -> Iterator[pa.RecordBatch]:
         """Entry and record of single rows, selected by entry and due time."""
         rows = " OR ".join(f"(due_ms = {due_ms} AND entry_offset = {entry})" for entry, due_ms in places)
         store = _escaped(store_id)
-        return self._query(
+        return self.query(
             f"SELECT entry_offset, record FROM timeline WHERE store_id = '{store}' AND record IS NOT NULL AND ({rows})"
         )
 
     def far_dues(self, store_id: str, entry: int) -> tuple[int, int]:
         """The first and the last due time of a store's far timers from this entry on."""
-        [batch] = self._query(
+        [batch] = self.query(
             f"SELECT COALESCE(MIN(due_ms), {FOREVER_MS}) AS first, COALESCE(MAX(due_ms), 0) AS last FROM timeline "
             f"WHERE store_id = '{_escaped(store_id)}' AND entry_offset >= {entry} AND record IS NOT NULL"
         )
@@ -142,7 +142,7 @@ class LocalTimeline:
     def rows_from(self, store_id: str, entry: int) -> Iterator[pa.RecordBatch]:
         """A store's far timers, cancels and moves from this entry on, in order, with the places of what cancels end."""
         of_store = f"store_id = '{_escaped(store_id)}' AND entry_offset >= {entry}"
-        return self._query((_ROWS_FROM_1 if self.layout == 1 else _ROWS_FROM).format(of_store=of_store))
+        return self.query((_ROWS_FROM_1 if self.layout == 1 else _ROWS_FROM).format(of_store=of_store))
 
     def estimated_rows(self, window: Window) -> int:
         """About how many rows are due in a window, by the statistics of the files, as if due times were even."""
@@ -167,7 +167,7 @@ class LocalTimeline:
         files = frozenset(self.table.file_uris())
         if (known := _taker_counts.get(files)) is not None:
             return known
-        [batch] = self._query(_CHANGES_1 if self.layout == 1 else _TAKERS)
+        [batch] = self.query(_CHANGES_1 if self.layout == 1 else _TAKERS)
         [row] = batch.to_pylist()
         found = row["placed"], row["renewals"], row["unplaced"]
         _taker_counts.clear()  # older versions are not asked for again
@@ -178,10 +178,11 @@ class LocalTimeline:
         """The number of takers of all stores without a due time, which every read must consider."""
         if self.layout == 1:
             return 0
-        [batch] = self._query(_UNPLACED)
+        [batch] = self.query(_UNPLACED)
         return int(batch.column("takers")[0].as_py())
 
-    def _query(self, sql: str) -> Iterator[pa.RecordBatch]:
+    def query(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """The rows of a query over the table `timeline`."""
         with delta_reads(self.root, self.root.timeline):
             reader = pa.RecordBatchReader.from_stream(QueryBuilder().register("timeline", self.table).execute(sql))
             for batch in reader:

@@ -1,0 +1,94 @@
+"""Far timers over HTTP: on the timeline, whose ingest the test does without Spark, and in one list with near ones."""
+
+from pathlib import Path
+from typing import Any
+
+from latermq.message.names import TIMER_TOPIC
+from latermq.message.properties import DUE_MS, KEYS, REAL_TOPIC, TAGS, UNIQUE_KEY
+from latermq.message.record import decode_records
+from latermq.pipeline.driver.link import BrokerLink, QueueRange
+from tests.interop.waiting import wait_until
+from tests.support.faults.timer_histories import Row, append_rows, write_timeline
+from tests.support.http_console import HttpClient, running_console
+from tests.support.pipeline.drivers import begin_as_driver, driver_link
+from tests.support.serving import Server, serving
+
+FAR = ("--set", "pipeline.enabled=true", "--set", "pipeline.near_horizon=30m")
+
+
+def ingest(server: Server, folder: Path) -> int:
+    """Write all timers of the timer topic to the timeline, as a driver does. Return how many it wrote."""
+    with BrokerLink(server.broker) as link:
+        state = link.state(flush=True)
+        pulled = link.pull(QueueRange(TIMER_TOPIC, 0, 0, state.flushed_entry), max_bytes=8 << 20)
+    rows: list[Row] = []
+    raw = bytes(pulled.records)
+    at = 0
+    for message in decode_records(raw):
+        record = raw[at : at + message.size_bytes]
+        at += message.size_bytes
+        properties = message.properties
+        if REAL_TOPIC not in properties or int(properties[DUE_MS]) < state.now_ms + 40 * 60_000:
+            continue
+        entry = message.queue_offset
+        rows.append(
+            {
+                "store_id": state.store_id, "entry_offset": entry, "timer_id": entry, "kind": "timer",
+                "due_ms": int(properties[DUE_MS]), "topic": properties[REAL_TOPIC],
+                "unique_key": properties[UNIQUE_KEY], "keys": properties.get(KEYS, ""),
+                "tags": properties.get(TAGS, ""), "record": record, "takes": "",
+            }
+        )  # fmt: skip
+    write_timeline(str(folder), [], 0)
+    append_rows(str(folder), rows, state.store_id, state.flushed_entry)
+    return len(rows)
+
+
+def listed(client: HttpClient, query: str, limit: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    cursor = ""
+    while True:
+        reply = client.get(f"/api/v1/timers?{query}&limit={limit}&cursor={cursor}")
+        assert reply.status == 200, reply.body
+        assert len(reply.json["timers"]) <= limit
+        found += reply.json["timers"]
+        cursor = reply.json["next"]
+        if not cursor:
+            return found
+
+
+def test_far_and_near_timers_are_one_list_in_the_order_of_due_times(tmp_path: Path) -> None:
+    timeline = tmp_path / "pipeline"
+    options = (*FAR, "--set", f"pipeline.timeline={timeline}")
+    with serving(tmp_path / "data", *options) as server, running_console(server.namesrv, "http.rate=0") as (_, client):
+        with driver_link(server.broker, timeline) as driver:
+            begin_as_driver(driver, timeline)
+
+        def has_cut() -> bool:
+            with BrokerLink(server.broker) as link:
+                return bool(link.state().cuts)
+
+        wait_until(has_cut, 30.0, "the broker's first cut")
+        delays = [f"{5 + number}m" for number in range(5)] + [f"{number * 37 % 41 + 2}h" for number in range(41)]
+        timers = []
+        for number, delay in enumerate(delays):
+            topic = "first" if number % 2 else "second"
+            fields = {"topic": topic, "body": f"body {number}", "delay": delay, "key": f"k{number}", "tag": "t"}
+            timers.append(client.post("/api/v1/timers", fields).json)
+        assert len(listed(client, "topic=first", 50)) < len(timers) // 2  # nothing is ingested yet
+        assert ingest(server, timeline / "timeline") == 41
+        expected = [timer["id"] for timer in sorted(timers, key=lambda timer: timer["due_ms"])]
+        for limit in (4, 50):
+            assert [timer["id"] for timer in listed(client, "", limit)] == expected
+        by_topic = listed(client, "topic=first", 7)
+        assert [timer["id"] for timer in by_topic] == [
+            one for one in expected if one in {timer["id"] for timer in timers if timer["topic"] == "first"}
+        ]
+        far = by_topic[-1]
+        assert (far["is_far"], far["tag"], far["broker"]) == (True, "t", "broker-a")
+        assert far["body_start"].startswith("body ")
+        span = listed(client, f"from={far['due_ms']}&to={far['due_ms'] + 1}", 50)
+        assert [timer["id"] for timer in span] == [far["id"]]
+        # The timeline does not have these changes yet, but the broker has.
+        assert client.request("DELETE", f"/api/v1/timers/{far['id']}").json["state"] == "cancelled"
+        assert [timer["id"] for timer in listed(client, "", 10)] == [one for one in expected if one != far["id"]]
