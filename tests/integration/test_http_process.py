@@ -1,6 +1,7 @@
 """The console process: start, stop, health, and what it refuses before a request reaches the API."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -163,7 +164,10 @@ def test_an_unknown_query_parameter_is_refused(client: HttpClient) -> None:
 def test_what_is_not_http_is_answered_with_400_and_closed(client: HttpClient, request_bytes: bytes) -> None:
     with socket.create_connection((HOST, client.port), timeout=20) as connection:
         connection.sendall(request_bytes)
-        assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
+        head, _, body = b"".join(iter(lambda: connection.recv(4096), b"")).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert b"application/problem+json" in head
+        assert json.loads(body)["status"] == 400
 
 
 # Other sites
@@ -290,7 +294,9 @@ def test_connections_are_limited() -> None:
         held = [socket.create_connection((HOST, client.port)) for _ in range(2)]
         try:
             wait_until(lambda: process.listener.connections == 2, 10.0, "two connections")
-            assert client.get("/healthz").status == 503
+            reply = client.get("/healthz")
+            assert (reply.status, reply.headers["connection"]) == (503, "close")
+            assert "http.max_connections" in reply.json["detail"]
         finally:
             for connection in held:
                 connection.close()

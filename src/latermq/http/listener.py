@@ -5,14 +5,16 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from typing import Any
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from latermq.config import HttpConfig
+from latermq.http.problems import HttpError, problem_response
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 30
@@ -29,6 +31,8 @@ def _connection_class(config: HttpConfig) -> type[H11Protocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            if len(self.connections) > config.max_connections:
+                self.app = _too_many_connections
             self._watch()
 
         def data_received(self, data: bytes) -> None:
@@ -44,6 +48,18 @@ def _connection_class(config: HttpConfig) -> type[H11Protocol]:
             # Closed, but the peer may still have to read the last answer.
             self._deadline = self.loop.call_later(stalled_timeout_s, self.transport.abort)
 
+        def send_400_response(self, msg: str) -> None:
+            """Answer what is not HTTP, or has too long a head, and close the connection."""
+            error = HttpError(
+                HTTPStatus.BAD_REQUEST, msg.rstrip("."), hint=f"A head has up to {MAX_HEADER_BYTES} bytes"
+            )
+            answer = problem_response(error)
+            headers = [*answer.raw_headers, (b"connection", b"close")]
+            self.transport.write(self.conn.send(h11.Response(status_code=answer.status_code, headers=headers)) or b"")
+            self.transport.write(self.conn.send(h11.Data(data=bytes(answer.body))) or b"")
+            self.transport.write(self.conn.send(h11.EndOfMessage()) or b"")
+            self.transport.close()
+
         def _watch(self) -> None:
             """Start the clock when a request begins to arrive, and stop it when its headers are complete."""
             is_arriving = self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None
@@ -58,6 +74,17 @@ def _connection_class(config: HttpConfig) -> type[H11Protocol]:
                 self._deadline = None
 
     return Connection
+
+
+async def _too_many_connections(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request on a connection above the limit."""
+    error = HttpError(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "there are more connections than http.max_connections",
+        hint="Close some, or try again a moment later",
+        headers={"Connection": "close"},
+    )
+    await problem_response(error)(scope, receive, send)
 
 
 class HttpListener(uvicorn.Server):
@@ -76,7 +103,6 @@ class HttpListener(uvicorn.Server):
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                limit_concurrency=config.max_connections + 1,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=max(1, config.stop_timeout // 1000),
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
