@@ -209,6 +209,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     roll_timeout: Duration = Duration.parse("5m")  # to build one window; then the build process is killed
     compact_every: Duration = Duration.parse("1h")
     compact_unplaced: int = 100_000  # unplaced takers, above which the timeline is compacted at once
+    compact_new: Size = Size.parse("1GiB")  # new files, above which the timeline is compacted at once
     keep: Duration = Duration.parse("7d")  # rows due this long ago move from the timeline to its archive
     archive_keep: Duration = Duration.parse("90d")  # rows due this long ago leave the archive; reports this old, too
 
@@ -596,6 +597,8 @@ def _check_pipeline(pipeline: PipelineConfig) -> None:
         raise ConfigError(f"pipeline.roll_local_rows is {pipeline.roll_local_rows}, and must be at least 1")
     if pipeline.compact_unplaced < 0:
         raise ConfigError("pipeline.compact_unplaced must not be negative")
+    if pipeline.compact_new <= 0:
+        raise ConfigError("pipeline.compact_new must be above 0")
     if not pipeline.compact_every:
         raise ConfigError("pipeline.compact_every must be above 0")
     if not 0 < pipeline.ingest_every <= lead_ms - pipeline.roll_deadline:

@@ -22,6 +22,7 @@ from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import open_root
+from latermq.pipeline.timeline.table_sync import TableSync
 from latermq.pipeline.windows.build_process import NICE
 from latermq.pipeline.windows.local_build import build_locally
 from latermq.store.files.disk import FileDisk
@@ -54,6 +55,13 @@ _FAR_LEAD_MS, _FAR_OVER_MS = 150_000, 60_000
 _SHORT_INTERVALS = {"near_horizon": "2m", "window": "10s", "ingest_every": "2s", "roll_deadline": "30s"}
 
 
+class _NoSync(TableSync):
+    """To measure what syncing costs."""
+
+    def sync(self) -> None:
+        return
+
+
 class PipelineBench:
     """A broker, a Spark session in this process, and a timeline that grows part by part."""
 
@@ -82,7 +90,10 @@ class PipelineBench:
             for number in range(self._sizes.far_parts):
                 rate = self._schedule(part, fixed=fixed if number == 0 else 0, large=large if number else 0)
                 yield Row("pipeline-schedule", LATERMQ, number, {"rows/s": rate})
-                yield Row("pipeline-ingest", LATERMQ, number, self._ingest())
+                # The first part pays for compilation. Then parts that are synced take turns with parts that are not.
+                is_synced = not number or number % 2 == 1
+                name = "pipeline-ingest" if is_synced else "pipeline-ingest, not synced"
+                yield Row(name, LATERMQ, number, self._ingest(is_synced=is_synced))
                 if number == 0:
                     yield from self._build_windows(f"{part:,}", {"fixed": fixed})
             yield from self._build_windows(
@@ -126,14 +137,15 @@ class PipelineBench:
         path.unlink()
         return count / took_s
 
-    def _ingest(self) -> Figures:
+    def _ingest(self, *, is_synced: bool = True) -> Figures:
         """Ingest all records. A stream starts once and then runs batches, each from pull to commit."""
         from latermq.pipeline.driver.ingest import Ingest
 
         time.sleep(_FLUSHED_S)
         before = self._link.state()
         began_s = time.monotonic()
-        with closing(Ingest(self._spark, self._root, self._broker.namesrv, self._name)) as ingest:
+        sync = (TableSync if is_synced else _NoSync)(self._root, self._root.timeline)
+        with closing(Ingest(self._spark, self._root, self._broker.namesrv, self._name, table_sync=sync)) as ingest:
             query = ingest.start(available_now=True)
             query.awaitTermination()
         took_s = time.monotonic() - began_s

@@ -1,5 +1,7 @@
 """A seeded model of the timeline: two stores, late and repeated ingest, compactions that die, and rolls at any moment.
 
+A compaction dies before any of its steps, also between the groups of files that it rewrites one by one.
+
 The oracle is plain Python over the entries of the stores (timer_histories.py): the rows of each window, and the pending
 timers, by their definition. Whatever happened to the table before, every roll and every query must agree with it.
 """
@@ -11,12 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
 
 from latermq.errors import IllegalOperation
 from latermq.handover.window import Window
 from latermq.model.pipeline_state import PipelineState
+from latermq.pipeline.timeline.data_files import data_files
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
+from latermq.pipeline.timeline.rewrite_plan import RewriteLimits, rewrite_groups
 from latermq.pipeline.timeline.root import Root, open_root
+from latermq.pipeline.timeline.sorted_files import Rewrite, rewrite
 from latermq.pipeline.windows.attempts import Attempt, read_rows
 from latermq.pipeline.windows.local_build import build_locally
 from tests.support.faults.timer_histories import (
@@ -35,6 +42,8 @@ from tests.support.needs import LONG
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# So small that a few rows become several files, and few files are merged.
+TINY = RewriteLimits(sort_bytes=20_000, held_bytes=4_000, file_bytes=6_000, fan_in=3, narrow_ms=1)
 LOCAL_HISTORIES = range(970) if LONG else range(8)
 SPARK_HISTORIES = range(1_000, 1_030) if LONG else range(1_000, 1_001)
 
@@ -72,7 +81,8 @@ class Killed(IllegalOperation):
     """The driver dies here."""
 
 
-def check_local_roll(root: Root, store: Store, window: Window, held_bytes: int) -> None:
+def check_local_roll(root: Root, store: Store, window: Window, chance: Random) -> None:
+    held_bytes = chance.choice((300, 1 << 20))
     attempt = build_locally(root, store.state(), window, store.history.pull, now_ms=5, held_bytes=held_bytes)
     assert keys_of(root, attempt) == expected_rows(store.history.rows, window)
 
@@ -82,17 +92,34 @@ def keys_of(root: Root, attempt: Attempt) -> list[Key]:
     return table_keys(pa.concat_tables(groups)) if groups else []
 
 
+def rewrite_some(root: Root, chance: Random) -> None:
+    """A compaction without a JVM, which may die after any group, its files written or committed."""
+    table = DeltaTable(root.timeline)
+    while groups := rewrite_groups(data_files(table), TINY):
+        group = groups[0]
+        if chance.random() < 0.1:
+            return
+        are_sorted = all(file.is_sorted for file in group) and len({file.store_id for file in group}) == 1
+        written = rewrite(root, Rewrite([file.path for file in group], are_sorted, TINY))
+        if chance.random() < 0.1:
+            return
+        actions: list[AddAction | RemoveAction] = [RemoveAction(file.path, False, 1) for file in group]
+        actions += [AddAction(file.path, file.size_bytes, {}, 1, False, file.stats) for file in written]
+        table.create_write_transaction(actions, "append", table.schema())
+
+
 def two_stores(seed: int, steps: int) -> list[Store]:
     return [Store(random_history(seed * 2 + number, steps, name)) for number, name in enumerate(("s", "other"))]
 
 
 @pytest.mark.parametrize("seed", LOCAL_HISTORIES)
 def test_rolls_without_a_jvm_agree_with_the_oracle(seed: int, tmp_path: Path) -> None:
-    """Without Spark: ingest in any steps, with a table of either version, and rolls between them."""
+    """Without Spark: ingest in any steps, with a table of either version, compactions, and rolls between them."""
     chance = Random(seed)
     root = open_root(str(tmp_path))
     stores = two_stores(seed, 60)
-    write_timeline(root.timeline, [], 0, version=chance.choice("12"))
+    version = chance.choice("1222")
+    write_timeline(root.timeline, [], 0, version=version)
     rolls = 0
     while rolls < 12:
         store = chance.choice(stores)
@@ -100,8 +127,10 @@ def test_rolls_without_a_jvm_agree_with_the_oracle(seed: int, tmp_path: Path) ->
             start, store.ingested = store.ingested, chance.randint(store.ingested + 1, store.history.end)
             new = [row for row in store.history.rows if start <= row["entry_offset"] < store.ingested]
             append_rows(root.timeline, new, store.history.store_id, store.ingested)
+        elif version == "2" and chance.random() < 0.3:
+            rewrite_some(root, chance)
         else:
-            check_local_roll(root, store, chance.choice(store.windows()), chance.choice((300, 1 << 20)))
+            check_local_roll(root, store, chance.choice(store.windows()), chance)
             rolls += 1
 
 
@@ -140,7 +169,7 @@ class SparkModel:
         """Compact the table, or die before one of the steps."""
         from latermq.pipeline.timeline.compact import compact
 
-        left = self._chance.choice((1, 2, 3, 4, 5, 99, 99, 99))
+        left = self._chance.choice((1, 2, 3, 4, 5, 6, 7, 8, 99, 99, 99))
 
         def fence() -> None:
             nonlocal left
@@ -151,7 +180,7 @@ class SparkModel:
         states = [one.state() for one in self.stores]
         keep_ms = self._chance.choice((0, 200))
         try:
-            compact(self._spark, self._root, states, keep_ms=keep_ms, vacuum_hours=0, fence=fence)
+            compact(self._spark, self._root, states, keep_ms=keep_ms, vacuum_hours=0, limits=TINY, fence=fence)
         except Killed:
             return
 
@@ -162,7 +191,7 @@ class SparkModel:
         if not windows:
             return
         window = self._chance.choice(windows)
-        check_local_roll(self._root, store, window, self._chance.choice((300, 1 << 20)))
+        check_local_roll(self._root, store, window, self._chance)
         if window.cut_entry <= store.ingested:
             attempt = build_window(self._spark, self._root, window, now_ms=1, part_rows=self._chance.choice((5, 1_000)))
             assert keys_of(self._root, attempt) == expected_rows(store.history.rows, window)

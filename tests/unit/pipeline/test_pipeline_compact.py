@@ -50,7 +50,8 @@ def entries(spark: "SparkSession", address: str, store_id: str = "s") -> list[in
 
 
 def test_what_is_a_week_behind_goes_to_the_archive_and_nothing_else(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.timeline.compact import archive_old_rows, compact
+    from latermq.pipeline.timeline.archive import archive_old_rows
+    from latermq.pipeline.timeline.compact import compact
 
     history, other = History("s"), History("other")
     history.cut(0, 0)
@@ -74,7 +75,7 @@ def test_what_is_a_week_behind_goes_to_the_archive_and_nothing_else(spark: "Spar
 
 
 def test_a_taker_leaves_together_with_what_it_ends_and_not_before(spark: "SparkSession", root: Root) -> None:
-    from latermq.pipeline.timeline.compact import archive_old_rows
+    from latermq.pipeline.timeline.archive import archive_old_rows
     from latermq.pipeline.windows.survivors import surviving_rows
 
     history = History()
@@ -143,20 +144,19 @@ def test_placing_takers_changes_no_window(spark: "SparkSession", root: Root) -> 
 def test_a_compaction_that_died_after_archiving_archives_nothing_twice(
     spark: "SparkSession", root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from delta.tables import DeltaTable
-
-    from latermq.pipeline.timeline.compact import archive_old_rows
+    from latermq.pipeline.timeline.archive import archive_old_rows
+    from latermq.pipeline.timeline.file_swaps import FileSwaps
 
     history = History()
     old = history.send(10, "old")
     ingest(spark, root, history)
     state = history.state(history.end, done_upto=history.end, done_wake_ms=9 * DAY_MS)
 
-    def dies(*_: object) -> None:
+    def dies(*_: object, **__: object) -> None:
         raise RuntimeError("killed here")
 
     with monkeypatch.context() as patched:
-        patched.setattr(DeltaTable, "delete", dies)
+        patched.setattr(FileSwaps, "commit", dies)
         with pytest.raises(RuntimeError, match="killed here"):
             archive_old_rows(spark, root, [state], keep_ms=KEEP_MS)
     assert entries(spark, root.timeline) == entries(spark, root.archive) == [old]

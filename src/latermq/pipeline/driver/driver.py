@@ -26,7 +26,8 @@ from latermq.pipeline.spark.jvm_output import JvmOutput
 from latermq.pipeline.spark.pools import COMPACT_POOL, use_pool
 from latermq.pipeline.spark.session import close_session, open_session
 from latermq.pipeline.timeline.compact import compact
-from latermq.pipeline.timeline.local_timeline import open_local_timeline
+from latermq.pipeline.timeline.data_files import data_files
+from latermq.pipeline.timeline.local_timeline import LocalTimeline, open_local_timeline
 from latermq.pipeline.timeline.migration import migrate
 from latermq.pipeline.timeline.root import Root, file_errors, open_root
 from latermq.pipeline.timeline.store_probe import probe_files
@@ -40,7 +41,7 @@ _log = logging.getLogger("latermq.pipeline")
 
 LOOKUP_EVERY_S = 5.0  # how often to look for new brokers
 _WATCH_EVERY_S = 0.5
-_UNPLACED_EVERY_S = 60.0  # how often unplaced takers are counted
+_URGENT_EVERY_S = 60.0  # how often unplaced takers and new files are counted
 _JOIN_S = 10.0
 _CLOSE_S = 20.0  # after this the JVM is killed
 # A failure reaches us as an exception and is logged in one line. These loggers would add a page of Java stack trace,
@@ -163,16 +164,21 @@ class Driver:
                 pause_s = every_s
 
     def _wait_for_compaction(self, pause_s: float) -> bool:
-        """Wait for the next compaction, less long if there are many unplaced takers. False if the driver stops."""
+        """Wait for the next compaction, less long if there is much to do. False if the driver stops."""
         end_s = time.monotonic() + pause_s
         while (left_s := end_s - time.monotonic()) > 0:
-            if self._stop.wait(min(left_s, _UNPLACED_EVERY_S)):
+            if self._stop.wait(min(left_s, _URGENT_EVERY_S)):
                 return False
             with contextlib.suppress(LaterMQError):  # the table cannot be read now, which ingest reports
                 timeline = open_local_timeline(self._root, "")
-                if timeline and timeline.unplaced_takers() > self._config.pipeline.compact_unplaced:
+                if timeline and self._is_urgent(timeline):
                     return True
         return not self._stop.is_set()
+
+    def _is_urgent(self, timeline: LocalTimeline) -> bool:
+        new_bytes = sum(file.size_bytes for file in data_files(timeline.table) if not file.is_sorted)
+        limits = self._config.pipeline
+        return new_bytes > limits.compact_new or timeline.unplaced_takers() > limits.compact_unplaced
 
     def _check_ownership(self) -> None:
         """Raise unless this driver still owns the timeline.

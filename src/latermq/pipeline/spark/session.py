@@ -36,6 +36,11 @@ _DELTA_SETTINGS = {
 _UNIQUE_COLUMNS = ("record", "unique_key", "entry_offset", "timer_id")
 _COMMON_SETTINGS = {
     **{f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _UNIQUE_COLUMNS},
+    # A row takes a quarter less than with Snappy, at about the same cost.
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.hadoop.parquet.compression.codec.zstd.level": "1",
+    # The default has no statistics in Parquet files, and 12 bytes.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
     # Ingest, rolls and compaction run at the same time (pools.py).
     "spark.scheduler.mode": "FAIR",
