@@ -95,7 +95,7 @@ def _answer_of_session(config: "PipelineConfig", request: "SqlRequest", master: 
     def check(driver: "RunningDriver") -> None:
         driver.check_query(request.query, TABLES)
 
-    with spark_session(config, request.timeline, master=master, check=check) as spark:
+    with spark_session(config, request.timeline, master=master, check=check, starts_fast=True) as spark:
         from latermq.pipeline.query.sql import run_query
         from latermq.pipeline.spark.spark_failures import spark_errors
 

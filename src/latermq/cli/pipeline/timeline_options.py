@@ -70,6 +70,7 @@ def spark_session(
     *,
     master: str | None,
     check: "Callable[[RunningDriver], object]" = lambda driver: None,
+    starts_fast: bool = False,
 ) -> "Iterator[SparkSession]":
     """A Spark session for one command: of the running driver, else of a new Spark, which ends with the command.
 
@@ -101,7 +102,7 @@ def spark_session(
         finally:
             close_connect_session(spark)
         return
-    with _new_spark(config) as spark, show_progress(spark):
+    with _new_spark(config, starts_fast=starts_fast) as spark, show_progress(spark):
         yield spark
 
 
@@ -112,7 +113,7 @@ def has_session() -> bool:
 
 
 @contextmanager
-def _new_spark(config: "PipelineConfig") -> "Iterator[SparkSession]":
+def _new_spark(config: "PipelineConfig", *, starts_fast: bool) -> "Iterator[SparkSession]":
     from latermq.pipeline.spark.requirements import check_requirements
 
     try:
@@ -126,7 +127,7 @@ def _new_spark(config: "PipelineConfig") -> "Iterator[SparkSession]":
     from latermq.pipeline.spark.jvm_output import JvmOutput
     from latermq.pipeline.spark.session import close_session, open_session
 
-    spark = open_session(config, output=JvmOutput())
+    spark = open_session(config, output=JvmOutput(), starts_fast=starts_fast)
     try:
         yield spark
     finally:

@@ -106,6 +106,8 @@ class PopOperations:
                     f"{len(self.table.queues)} queues are popped, the limit is {self._limits.queues}",
                     hint="Delete groups that are not in use",
                 )
+            if self.table.boot and not self.table.queues:
+                self.journal.follow_clock(self.table.boot, self.table.clock_offset_ms, 0)
             queue = self.table.open_queue(self.table.new_number(), group, topic, queue_id, next_offset)
             self.journal.open_queue(queue, next_offset)
         return queue
@@ -411,10 +413,12 @@ class PopOperations:
     def follow_clock(self, boot: int, offset_ms: int, step_ms: int) -> None:
         """Move all times in flight with the wall clock, which has been set.
 
-        The journal has the clock too: a start finds out whether it was set while the broker was down.
+        The journal has the clock too: a start finds out whether it was set while the broker was down. A broker from
+        which nothing is popped has no journal.
         """
         self.table.follow_clock(boot, offset_ms, step_ms)
-        self.journal.follow_clock(boot, offset_ms, step_ms)
+        if self.table.queues:
+            self.journal.follow_clock(boot, offset_ms, step_ms)
 
     def due(self, now_ms: int, max_messages: int = 256) -> tuple[list[Due], list[PoppedQueue]]:
         """Return messages whose time is up, and queues whose block has ended.

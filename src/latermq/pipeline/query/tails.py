@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from latermq.message.names import TIMER_TOPIC
 from latermq.pipeline.driver.brokers import QueuePlace
@@ -53,9 +54,15 @@ def read_tail(spark: SparkSession, broker: KnownBroker, start: int, columns: Seq
         rows = read_parts(spark, [TopicPart(_OPTIONS, part) for part in chosen], read)
         takers = TakerCounts(entries, entries, entries)
     else:
-        rows, takers = spark.createDataFrame(held), count_takers(held)
+        rows, takers = _frame(spark, held), count_takers(held)
     named = rows.withColumnRenamed("queue_offset", "entry_offset").withColumn("store_id", F.lit(broker.state.store_id))
     return Tail(with_takers(named).select(*columns), takers)
+
+
+def _frame(spark: SparkSession, held: pa.Table) -> DataFrame:
+    if held.num_rows:
+        return spark.createDataFrame(held)
+    return spark.createDataFrame([], from_arrow_schema(held.schema))  # Spark Connect takes no empty table
 
 
 def _pulled(chosen: Sequence[QueuePart], columns: Sequence[str]) -> pa.Table | None:

@@ -68,6 +68,8 @@ _LOCAL_SETTINGS = {
     # Queries here are small and planned once per batch, so adaptive execution costs more than it saves.
     "spark.sql.adaptive.enabled": "false",
 }
+# Without the optimizing compiler, whose work pays off only after minutes.
+_FAST_START = "-XX:TieredStopAtLevel=1"
 
 _S3_SETTINGS = {
     # Without it two drivers can overwrite each other's commits.
@@ -109,11 +111,13 @@ def session_settings(config: PipelineConfig) -> dict[str, str]:
     return settings
 
 
-def open_session(config: PipelineConfig | None = None, *, output: JvmOutput | None = None) -> SparkSession:
+def open_session(
+    config: PipelineConfig | None = None, *, output: JvmOutput | None = None, starts_fast: bool = False
+) -> SparkSession:
     """Start Spark or join this process's running session, and register the data source `latermq`.
 
     Without a configuration Spark runs inside this process, with the defaults of `pipeline.*`. With `output`, what a new
-    JVM prints goes there instead of to the terminal.
+    JVM prints goes there instead of to the terminal. `starts_fast` is for a session that ends after one question.
     """
     from latermq.pipeline.source import register
 
@@ -122,6 +126,8 @@ def open_session(config: PipelineConfig | None = None, *, output: JvmOutput | No
     # The workers must use the Python that has this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = session_settings(config)
+    if starts_fast and is_local(config.master):
+        settings["spark.driver.extraJavaOptions"] += f" {_FAST_START}"
     if output is not None and SparkContext._gateway is None:
         launched = {"spark.master": config.master, "spark.app.name": APPLICATION, **settings}
         SparkContext._ensure_initialized(gateway=output.launch_jvm(launched))
