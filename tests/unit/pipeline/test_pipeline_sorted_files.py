@@ -102,6 +102,26 @@ def test_a_merge_refuses_files_that_are_not_sorted(root: Root) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [(7, 5), (7, 9), (7, 3)],  # rows that are due at once, whose entries are not in order
+        [(due_ms, entry) for entry in (0, 1) for due_ms in range(37)],  # row groups that are sorted, each by itself
+    ],
+)
+@pytest.mark.timeout(20)
+def test_a_merge_of_files_that_another_program_named_as_sorted_ends(root: Root, keys: list[tuple[int, int]]) -> None:
+    rows = [{**rows_of(1, 1)[0], "due_ms": due_ms, "entry_offset": entry} for due_ms, entry in keys]
+    with pytest.raises(AssertionError, match="named as sorted"):
+        rewrite(root, Rewrite([put(root, "sorted-1", rows), put(root, "sorted-2", rows[:1])], True, TINY))
+
+
+def test_rows_without_a_store_stay(root: Root) -> None:
+    rows = [{**row, "store_id": store} for row, store in zip(rows_of(3, 1), ("s", None, "t"), strict=True)]
+    written = rewrite(root, Rewrite([put(root, "part-1", rows)], False, RewriteLimits()))
+    assert sorted(str(row["store_id"]) for row in read(root, written)) == ["None", "s", "t"]
+
+
 def test_old_rows_are_left_out_and_unplaced_takers_are_not_old(root: Root) -> None:
     rows = rows_of(200, 1) + rows_of(50, 2, "t")
     old = OldRows("s", 200, 10_150)

@@ -145,7 +145,8 @@ def _runs_of(held: list[pa.Table]) -> Iterator[Iterator[pa.Table]]:
     held.clear()
     stores = pc.unique(rows.column("store_id")).to_pylist()
     for store_id in stores:
-        yield _sorted(rows if len(stores) == 1 else rows.filter(pc.equal(rows.column("store_id"), store_id)))
+        is_of_store = pc.is_in(rows.column("store_id"), pa.array([store_id], _HELD_SCHEMA.field("store_id").type))
+        yield _sorted(rows if len(stores) == 1 else rows.filter(is_of_store))
 
 
 def _sorted(rows: pa.Table) -> Iterator[pa.Table]:
@@ -166,6 +167,7 @@ class _Head:
     rows: pa.Table = field(default_factory=lambda: _HELD_SCHEMA.empty_table())
     due_ms: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     entries: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    end: tuple[int, int] = (int(_UNPLACED), -1)  # the key of the last row that was loaded
 
     def fill(self) -> bool:
         """Load the next group if all rows are taken. Returns whether there are rows."""
@@ -174,7 +176,18 @@ class _Head:
             if group is None:
                 return False
             self._set(group)
+            self._check_order()
         return True
+
+    def _check_order(self) -> None:
+        """Without it, `take_up_to` may take nothing for ever from a file that another program has named as sorted."""
+        if not len(self.rows):
+            return
+        later, entries = self.due_ms[1:] > self.due_ms[:-1], self.entries[1:] >= self.entries[:-1]
+        is_sorted = (later | ((self.due_ms[1:] == self.due_ms[:-1]) & entries)).all()
+        first = int(self.due_ms[0]), int(self.entries[0])
+        assert is_sorted and first >= self.end, "a file that is named as sorted is not"
+        self.end = self.last
 
     @property
     def last(self) -> tuple[int, int]:
@@ -191,7 +204,6 @@ class _Head:
     def _set(self, rows: pa.Table) -> None:
         self.rows = rows
         self.due_ms, self.entries = _keys(rows)
-        assert (self.due_ms[1:] >= self.due_ms[:-1]).all(), "a file that is named as sorted is not"
 
 
 def _merged(root: Root, task: Rewrite) -> Iterator[pa.Table]:
