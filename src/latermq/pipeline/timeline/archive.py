@@ -19,7 +19,7 @@ from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.rewrite_plan import DEFAULT_LIMITS, RewriteLimits
 from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.sorted_files import OldRows
-from latermq.pipeline.timeline.table_sync import TableSync
+from latermq.pipeline.timeline.table_sync import TableSync, TableSyncs
 from latermq.pipeline.timeline.timeline import ARCHIVE_PROPERTIES, ARCHIVE_SCHEMA, CLUSTERED_BY, SCHEMA
 
 SMALL_BYTES = 8 << 20  # files up to this size are rewritten for any old row
@@ -35,7 +35,7 @@ def archive_old_rows(
     keep_ms: int,
     limits: RewriteLimits = DEFAULT_LIMITS,
     fence: Callable[[], None] = lambda: None,
-    archive_sync: TableSync | None = None,
+    table_syncs: TableSyncs | None = None,
 ) -> tuple[int, int]:
     """Move rows that are no longer needed to the archive. Returns the numbers of archived and deleted rows.
 
@@ -56,8 +56,9 @@ def archive_old_rows(
     in_leaving = F.col("_metadata.file_name").isin([file.path for file in leaving])
     fence()
     archived = _append_to_archive(spark, root, gone.where(in_leaving).dropDuplicates(list(_ROW)))
-    (archive_sync or TableSync(root, root.archive)).sync()  # before the timeline deletes anything
-    deleted = _delete(spark, root, version, leaving, counts, old, limits, fence)
+    syncs = table_syncs or TableSyncs(root)
+    syncs.archive.sync()  # before the timeline deletes anything
+    deleted = _delete(spark, root, version, leaving, counts, old, limits, fence, syncs.timeline)
     return archived, deleted
 
 
@@ -94,6 +95,7 @@ def _delete(
     old: Sequence[OldRows],
     limits: RewriteLimits,
     fence: Callable[[], None],
+    table_sync: TableSync,
 ) -> int:
     """Remove the old rows of files. Returns how many were deleted."""
     whole = [file for file in leaving if counts[file.path] == file.rows]
@@ -103,7 +105,10 @@ def _delete(
         fence()
         version.swaps.commit(whole, [])
         deleted += sum(file.rows for file in whole)
-    for [file] in rewrite_each(spark, root, version, [[file] for file in partial], limits=limits, fence=fence, old=old):
+    groups = [[file] for file in partial]
+    for [file] in rewrite_each(
+        spark, root, version, groups, limits=limits, fence=fence, old=old, table_sync=table_sync
+    ):
         deleted += counts[file.path]
     return deleted
 

@@ -23,6 +23,7 @@ from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.rewrite_plan import DEFAULT_LIMITS, RewriteLimits, rewrite_groups
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline.timeline.sorted_files import TABLE, OldRows, Rewrite, WrittenFile, rewrite
+from latermq.pipeline.timeline.table_sync import UNSYNCED_COMMITS, TableSync
 
 _log = logging.getLogger("latermq.pipeline")
 
@@ -30,6 +31,8 @@ MAX_PARALLEL = 8  # groups rewritten at once, on a cluster with as many cores or
 # New files are sorted in the first round, merged in the second, and what they become is merged in the third. More are
 # needed only after conflicts; the next compaction continues.
 MAX_ROUNDS = 5
+# Commits between two syncs of the table. With those of ingest, fewer than are looked through after a power cut.
+COMMITS_PER_SYNC = UNSYNCED_COMMITS // 4
 _WRITTEN_DDL = "path string, size_bytes bigint, rows bigint, stats string"
 _WRITTEN = pa.schema([("path", pa.string()), ("size_bytes", pa.int64()), ("rows", pa.int64()), ("stats", pa.string())])
 
@@ -56,6 +59,7 @@ def cluster(
     *,
     limits: RewriteLimits = DEFAULT_LIMITS,
     fence: Callable[[], None] = lambda: None,
+    table_sync: TableSync | None = None,
 ) -> int:
     """Sort new files, and merge files where too many overlap. Returns the bytes of the files that were replaced."""
     replaced_bytes = 0
@@ -64,7 +68,7 @@ def cluster(
         groups = rewrite_groups(version.files, limits)
         if not groups:
             break
-        for group in rewrite_each(spark, root, version, groups, limits=limits, fence=fence):
+        for group in rewrite_each(spark, root, version, groups, limits=limits, fence=fence, table_sync=table_sync):
             replaced_bytes += sum(file.size_bytes for file in group)
     return replaced_bytes
 
@@ -79,6 +83,7 @@ def rewrite_each(
     fence: Callable[[], None],
     old: Sequence[OldRows] = (),
     drops_unplaced: bool = False,
+    table_sync: TableSync | None = None,
 ) -> Iterator[Sequence[DataFile]]:
     """Rewrite groups of files, several at once, and yield those that were committed.
 
@@ -86,6 +91,9 @@ def rewrite_each(
     """
     if not groups:
         return
+    sync = table_sync or TableSync(root, root.timeline)
+    sync.sync()  # what earlier calls have committed
+    unsynced = 0
     parallel = max(1, min(MAX_PARALLEL, spark.sparkContext.defaultParallelism))
     errors: list[LaterMQError] = []
     with ThreadPoolExecutor(parallel, "latermq-rewrite", use_pool, (spark, COMPACT_POOL)) as threads:
@@ -103,6 +111,10 @@ def rewrite_each(
                     continue
                 fence()
                 if _commit(root, version.swaps, group, written):
+                    unsynced += 1
+                    if unsynced == COMMITS_PER_SYNC:
+                        sync.sync()
+                        unsynced = 0
                     yield group
         finally:
             threads.shutdown(cancel_futures=True)

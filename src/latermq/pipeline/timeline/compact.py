@@ -74,12 +74,12 @@ def compact(
     if open_local_timeline(root, "") is not None:
         with spark_errors(f"compacting {root.timeline}"):
             before = count_files(spark, root.timeline)
-            placed_takers = place_takers(spark, root, limits=limits, fence=fence)
+            placed_takers = place_takers(spark, root, limits=limits, fence=fence, table_sync=syncs.timeline)
             archived, deleted = archive_old_rows(
-                spark, root, states, keep_ms=keep_ms, limits=limits, fence=fence, archive_sync=syncs.archive
+                spark, root, states, keep_ms=keep_ms, limits=limits, fence=fence, table_syncs=syncs
             )
             forget_archived(spark, root, states, archive_keep_ms, fence)
-            rewritten_bytes = cluster(spark, root, limits=limits, fence=fence)
+            rewritten_bytes = cluster(spark, root, limits=limits, fence=fence, table_sync=syncs.timeline)
             vacuum(spark, root.timeline, vacuum_hours, syncs.timeline, fence=fence)
             if DeltaTable.isDeltaTable(spark, root.archive):
                 fence()
@@ -99,6 +99,7 @@ def place_takers(
     *,
     limits: RewriteLimits = DEFAULT_LIMITS,
     fence: Callable[[], None] = lambda: None,
+    table_sync: TableSync | None = None,
 ) -> int:
     """Give unplaced takers the due times of the timers that they end. Returns how many there were.
 
@@ -119,7 +120,9 @@ def place_takers(
     fence()
     found.write.format("delta").mode("append").save(root.timeline)
     groups = [*groups_to_sort(holders, limits), *([file] for file in holders if file.is_sorted)]
-    for _ in rewrite_each(spark, root, version, groups, limits=limits, fence=fence, drops_unplaced=True):
+    for _ in rewrite_each(
+        spark, root, version, groups, limits=limits, fence=fence, drops_unplaced=True, table_sync=table_sync
+    ):
         pass
     return count
 

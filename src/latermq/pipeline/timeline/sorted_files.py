@@ -184,9 +184,10 @@ class _Head:
         if not len(self.rows):
             return
         later, entries = self.due_ms[1:] > self.due_ms[:-1], self.entries[1:] >= self.entries[:-1]
-        is_sorted = (later | ((self.due_ms[1:] == self.due_ms[:-1]) & entries)).all()
-        first = int(self.due_ms[0]), int(self.entries[0])
-        assert is_sorted and first >= self.end, "a file that is named as sorted is not"
+        is_sorted = (int(self.due_ms[0]), int(self.entries[0])) >= self.end and bool(
+            (later | ((self.due_ms[1:] == self.due_ms[:-1]) & entries)).all()
+        )
+        assert is_sorted, "a file that is named as sorted is not"
         self.end = self.last
 
     @property

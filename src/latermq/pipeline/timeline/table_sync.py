@@ -15,7 +15,7 @@ from latermq.pipeline.timeline.delta_reads import LOG
 from latermq.pipeline.timeline.durable import sync_file, sync_folder, sync_folders
 from latermq.pipeline.timeline.root import Root, file_errors
 
-# More commits than a driver ever has in flight: one batch per broker, and those of a compaction.
+# More commits than a driver ever has in flight: one batch per broker, and those of a compaction between two syncs.
 UNSYNCED_COMMITS = 100
 
 
