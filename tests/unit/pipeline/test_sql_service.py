@@ -1,8 +1,12 @@
 """Queries in the driver's process: answers, mistakes with their place, cancelled queries, and how many may run."""
 
+import datetime
 import io
+import time
 from collections.abc import Generator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
@@ -75,3 +79,54 @@ def test_queries_end_with_their_clients_and_no_more_than_a_few_run(queries: "Sql
 def _tasks(piece: bytes) -> int:
     [*frames] = frames_of(io.BytesIO(piece))
     return sum(frame.total for frame in frames if isinstance(frame, Progress))
+
+
+def test_rows_that_a_client_has_not_read_yet_count_as_a_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Spark: the driver holds these rows in memory for as long as the client reads."""
+    from latermq.pipeline.driver import sql_service
+
+    found = SimpleNamespace(
+        columns=["n"], limit=lambda limit: SimpleNamespace(collect=lambda: [[n] for n in range(limit)])
+    )
+    monkeypatch.setattr(sql_service, "run_query", lambda *_, **__: (found, ()))
+    session = MagicMock()
+    session.newSession.return_value = session
+    queries = sql_service.SqlService(session)
+    slow = [queries.answer(_body("SELECT n")) for _ in range(sql_service.MAX_QUERIES)]
+    assert all(ResultRow([0]) in _first(pieces) for pieces in slow)
+    [refused] = _frames(queries.answer(_body("SELECT n")))
+    assert isinstance(refused, Failure)
+    for pieces in slow:
+        pieces.close()
+    assert queries.statistics()["sql_queries"] == 0
+    assert len(_frames(queries.answer(_body("SELECT n")))) == 101
+
+
+def _first(pieces: Generator[bytes]) -> list[Frame]:
+    """The first frame other than progress."""
+    return next(frames for piece in pieces if (frames := _frames(part for part in [piece])))
+
+
+def test_a_query_that_cannot_start_leaves_its_place_to_others() -> None:
+    from latermq.pipeline.driver import sql_service
+
+    session = MagicMock()
+    session.newSession.side_effect = RuntimeError("can't start new thread")
+    queries = sql_service.SqlService(session)
+    with pytest.raises(RuntimeError):
+        list(queries.answer(_body("SELECT 1")))
+    assert queries.statistics()["sql_queries"] == 0
+
+
+def test_times_at_the_ends_of_the_calendar_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In time zones where they are in the year before the first, or after the last."""
+    from latermq.pipeline.driver.sql_service import portable
+
+    for zone, text in (("UTC-8", "0001-01-01T00:00:00"), ("UTC+8", "9999-12-31T23:00:00")):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        try:
+            assert portable(datetime.datetime.fromisoformat(text)) == text
+        finally:
+            monkeypatch.undo()
+            time.tzset()

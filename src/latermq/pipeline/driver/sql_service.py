@@ -58,11 +58,15 @@ class SqlService:
             yield encode_frame(failure(error))
             return
         try:
-            while not query.finished.wait(_PROGRESS_EVERY_S):
-                yield encode_frame(query.progress())
-                yield b""
+            yield from self._frames(query)
         finally:
             query.cancel()
+            self._end()
+
+    def _frames(self, query: "_Query") -> Generator[bytes]:
+        while not query.finished.wait(_PROGRESS_EVERY_S):
+            yield encode_frame(query.progress())
+            yield b""
         if query.failure is not None:
             yield encode_frame(failure(query.failure))
             return
@@ -74,6 +78,7 @@ class SqlService:
         """Run a query, and drop its rows."""
         query = self._start(request)
         query.join()
+        self._end()
         if query.failure is not None:
             raise query.failure
 
@@ -83,14 +88,22 @@ class SqlService:
                 raise Busy(f"the driver runs {MAX_QUERIES} queries already", hint="Try again when one of them is done")
             self.running += 1
             session = self._idle.pop() if self._idle else None
-        query = _Query(self, session or self._spark.newSession(), request, f"{_GROUP}-{next(self._numbers)}")
-        query.start()
+        try:
+            query = _Query(self, session or self._spark.newSession(), request, f"{_GROUP}-{next(self._numbers)}")
+            query.start()
+        except BaseException:
+            self._end()
+            raise
         return query
 
-    def take_back(self, session: SparkSession) -> None:
-        """Note that a query has ended."""
+    def _end(self) -> None:
+        """Note that a query has ended, and that its rows are not held any more: a client may read them slowly."""
         with self._lock:
             self.running -= 1
+
+    def take_back(self, session: SparkSession) -> None:
+        """Keep the session of a query for later ones."""
+        with self._lock:
             self._idle.append(session)
 
 
@@ -185,7 +198,10 @@ def _decode(body: bytes) -> SqlRequest:
 def portable(value: Any) -> Any:
     """A Spark value in types that MessagePack has. It has no decimals, dates and local times."""
     if isinstance(value, datetime.datetime):
-        return value.astimezone(datetime.UTC)
+        try:
+            return value.astimezone(datetime.UTC)
+        except (OverflowError, ValueError):  # not within the years 1–9999 there
+            return value.isoformat()
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
