@@ -1,5 +1,6 @@
 """Large jobs are divided by key: each share is played on its own, and together they are the whole job."""
 
+import resource
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,21 @@ def test_division_keeps_every_row_and_puts_it_into_the_share_of_its_key(tmp_path
             heads = heads_of(keys_of(decode_rows(body)))
             assert rows <= 2_000
             assert set((heads // (HEADS // 4)).tolist()) == {file.share}
+
+
+def test_a_division_holds_a_file_per_share_open_however_many_brokers_there_are(tmp_path: Path) -> None:
+    root = open_root(str(tmp_path))
+    brokers = tuple(f"broker-{number}" for number in range(4))
+    files = files_of(root, [f"k{number}" for number in range(2_000)], brokers)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files + 64 + 20, limits[1]))
+    try:
+        divided = divide_spool(root, root.at("shares"), files, 64)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(divided) == 4 * 64
+    assert rows_in(root, divided) == rows_in(root, files)
 
 
 def test_rows_wait_for_others_within_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,19 +17,25 @@ BUFFER_BYTES = 64 << 20
 
 
 def divide_spool(root: Root, folder: str, files: Sequence[SpoolFile], shares: int) -> list[SpoolFile]:
-    """Write the rows of these files to files of shares, which are numbered in the order of their keys."""
-    return write_spool(root, folder, _divided(root, files, shares))
+    """Write the rows of these files to files of shares, which are numbered in the order of their keys.
 
-
-def _divided(root: Root, files: Sequence[SpoolFile], shares: int) -> Iterator[Request]:
+    Broker by broker, because a process can hold a file of each share open, but not of each share and broker.
+    """
+    divided: list[SpoolFile] = []
     for broker in sorted({file.broker for file in files}):
-        waiting = _Waiting(broker)
-        for body, _ in read_spool(root, [file for file in files if file.broker == broker]):
-            batch = decode_rows(body)
-            share_of = heads_of(keys_of(batch)) // (HEADS // shares)
-            for share in np.unique(share_of).tolist():
-                yield from waiting.add(share, select_rows(batch, np.flatnonzero(share_of == share)))
-        yield from waiting.rest()
+        own = [file for file in files if file.broker == broker]
+        divided += write_spool(root, folder, _divided(root, broker, own, shares))
+    return divided
+
+
+def _divided(root: Root, broker: str, files: Sequence[SpoolFile], shares: int) -> Iterator[Request]:
+    waiting = _Waiting(broker)
+    for body, _ in read_spool(root, files):
+        batch = decode_rows(body)
+        share_of = heads_of(keys_of(batch)) // (HEADS // shares)
+        for share in np.unique(share_of).tolist():
+            yield from waiting.add(share, select_rows(batch, np.flatnonzero(share_of == share)))
+    yield from waiting.rest()
 
 
 class _Waiting:
