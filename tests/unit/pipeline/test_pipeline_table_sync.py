@@ -2,27 +2,21 @@
 
 import errno
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction, RemoveAction
 
 from latermq.errors import StoreError
 from latermq.handover.window import Window
-from latermq.pipeline.timeline.data_files import DataFile, data_files
-from latermq.pipeline.timeline.rewrite_plan import DEFAULT_LIMITS
 from latermq.pipeline.timeline.root import Root, open_root, write_file
-from latermq.pipeline.timeline.sorted_files import Rewrite, WrittenFile, rewrite
 from latermq.pipeline.timeline.table_sync import UNSYNCED_COMMITS, TableSync, newest_version
 from latermq.pipeline.timeline.torn_commits import remove_torn_commits
 from latermq.pipeline.windows.attempt_writer import write_attempt
 from latermq.pipeline.windows.attempts import attempt_folder
 from tests.support.faults.timer_histories import append_rows, random_history, timeline_rows, write_timeline
+from tests.support.pipeline.local_swaps import LocalSwaps, rewrite_locally
 
 
 @pytest.fixture
@@ -153,21 +147,6 @@ def test_a_manifest_is_synced_behind_all_it_names_and_the_folders_that_lead_to_i
     assert synced[at + 1 : at + 1 + len(behind)] == behind
 
 
-class LocalSwaps:
-    """Commits of rewrites without a JVM. Keeps the first file that each of them adds."""
-
-    def __init__(self, root: Root) -> None:
-        self._table = DeltaTable(root.timeline)
-        self.files = data_files(self._table)
-        self.added: list[str] = []
-
-    def commit(self, removed: Sequence[DataFile], written: Sequence[WrittenFile]) -> None:
-        actions: list[AddAction | RemoveAction] = [RemoveAction(file.path, False, 1) for file in removed]
-        actions += [AddAction(file.path, file.size_bytes, {}, 1, False, file.stats) for file in written]
-        self._table.create_write_transaction(actions, "append", self._table.schema())
-        self.added.append(written[0].path)
-
-
 def test_a_long_compaction_leaves_no_torn_commit_that_the_next_start_does_not_find(
     root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,19 +170,10 @@ def test_a_long_compaction_leaves_no_torn_commit_that_the_next_start_does_not_fi
         "latermq.pipeline.timeline.table_sync.sync_file", lambda path: synced_paths.add(Path(path).name)
     )
 
-    def run(_spark: object, _uri: str, task: Rewrite) -> list[WrittenFile]:
-        return rewrite(root, task)
-
-    monkeypatch.setattr(clustering, "_run", run)
-    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1, setLocalProperty=lambda *_: None))
-    swaps: Any = LocalSwaps(root)
-    version = clustering.TableVersion(swaps, swaps.files)
-    groups = [[file] for file in swaps.files]
-    assert len(groups) > 16
-    done = clustering.rewrite_each(
-        spark, root, version, groups, limits=DEFAULT_LIMITS, fence=lambda: None, table_sync=sync
-    )
-    assert len(list(done)) == len(groups) == newest_version(Path(root.timeline)) - durable
+    swaps = LocalSwaps(root)
+    assert len(swaps.files) > 16
+    done = rewrite_locally(root, swaps, monkeypatch, sync)
+    assert len(list(done)) == len(swaps.files) == newest_version(Path(root.timeline)) - durable
     for name in set(swaps.added) - synced_paths:  # a power cut
         Path(root.timeline, name).write_bytes(b"")
     remove_torn_commits(root, root.timeline)

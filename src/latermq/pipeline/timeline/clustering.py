@@ -149,9 +149,22 @@ def _commit(root: Root, swaps: FileSwaps, group: Sequence[DataFile], written: Se
     try:
         swaps.commit(group, written)
     except ConcurrentDeleteDeleteException as error:
+        if _is_committed(root, written):
+            return True
         _log.info("a rewrite of %d files is repeated: %s", len(group), str(error).partition("\n")[0])
         for file in written:
             with contextlib.suppress(OSError):
                 root.files.delete_file(root.at(TABLE, file.path))
         return False
     return True
+
+
+def _is_committed(root: Root, written: Sequence[WrittenFile]) -> bool:
+    """Whether new files are in the table although their commit failed.
+
+    An object store's client sends a request again if it gets no answer. Then a commit may find itself in the table, and
+    takes itself for another one that has removed the same files.
+    """
+    timeline = open_local_timeline(root, "")
+    assert timeline is not None
+    return not {file.path for file in written}.isdisjoint(file.path for file in data_files(timeline.table))
