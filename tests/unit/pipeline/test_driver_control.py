@@ -4,6 +4,7 @@ import http.client
 import logging
 import socket
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +98,26 @@ def test_connections_beyond_the_limit_are_closed_and_silent_ones_time_out(monkey
         assert RunningDriver(TOKEN, server.port).status() == {}
     finally:
         server.close()
+
+
+@pytest.mark.parametrize("kind", ["Thread", "Timer"])
+def test_requests_that_get_no_thread_leave_their_places_to_others(
+    monkeypatch: pytest.MonkeyPatch, control: ControlServer, kind: str
+) -> None:
+    """As when the process, or its user, has too many threads."""
+
+    class Unstartable(getattr(threading, kind)):  # type: ignore[misc]
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, kind, Unstartable)
+        for _ in range(MAX_CONNECTIONS + 1):
+            with socket.create_connection((HOST, control.port), timeout=5) as connection:
+                assert connection.recv(1) == b"", "closed at once"
+    wait_until(lambda: control.statistics()["control_connections"] == 0, 5, "the end of all requests")
+    assert _ask(control, "GET", "/status") == 200
 
 
 def test_the_address_is_private_replaced_as_a_whole_and_removed_by_its_owner_only(tmp_path: Path) -> None:

@@ -95,20 +95,28 @@ class _Server(ThreadingMixIn, HTTPServer):
                 self.shutdown_request(request)
                 return
             self.connections += 1
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread can start
+            self._note_end()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         watchdog = threading.Timer(self.exchange_timeout_s, _abort, [request])
         watchdog.daemon = True
-        watchdog.start()
         self.watchdogs[request] = watchdog
         try:
+            watchdog.start()
             super().process_request_thread(request, client_address)
         finally:
             watchdog.cancel()
             del self.watchdogs[request]
-            with self._lock:
-                self.connections -= 1
+            self.shutdown_request(request)
+            self._note_end()
+
+    def _note_end(self) -> None:
+        with self._lock:
+            self.connections -= 1
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Without a stack trace: the client is gone or was cut off."""
