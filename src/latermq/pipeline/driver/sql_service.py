@@ -3,6 +3,7 @@
 Each query has a session of its own, a thread, and a group of Spark jobs, which is cancelled when its client leaves.
 """
 
+import contextlib
 import datetime
 import decimal
 import itertools
@@ -128,6 +129,8 @@ class _Query(threading.Thread):
             self._run()
         except LaterMQError as error:
             self.failure = error
+        except (Py4JError, OSError):  # no connection to the JVM, whose end the driver reports
+            self.failure = StoreError("the driver's Spark has exited", hint="See the driver's log")
         except Exception:
             _log.warning("an SQL query failed", exc_info=True)
             self.failure = StoreError("the driver failed", hint="See the driver's log")
@@ -141,8 +144,9 @@ class _Query(threading.Thread):
         try:
             self._collect(self._request)
         finally:
-            for view in TABLES:
-                self._session.catalog.dropTempView(view)
+            with contextlib.suppress(Py4JError, OSError):  # the query has failed for the same reason
+                for view in TABLES:
+                    self._session.catalog.dropTempView(view)
 
     def _collect(self, request: SqlRequest) -> None:
         found, self.absent = run_query(
