@@ -16,6 +16,7 @@ from latermq.message.record_fields import (
     I64,
     MAGIC,
     MAGIC_LONG_TOPIC,
+    MAX_RECONSUME_TIMES,
     MIN_RECORD_BYTES,
     OFFSETS_AND_SYSFLAG,
     PHYSICAL_OFFSET_AT,
@@ -56,6 +57,11 @@ class Message:
     body_crc: int = 0
     size_bytes: int = 0
     message_id: str = ""
+
+    @property
+    def failures(self) -> int:
+        """How often it has failed if it fails now. Senders may begin with any number that a record can have."""
+        return min(max(0, self.reconsume_times) + 1, MAX_RECONSUME_TIMES)
 
 
 @dataclass(slots=True)

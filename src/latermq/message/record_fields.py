@@ -31,6 +31,8 @@ SYSFLAG_BORN_V6 = 0x10
 SYSFLAG_STORE_V6 = 0x20
 SYSFLAG_HOSTS = SYSFLAG_BORN_V6 | SYSFLAG_STORE_V6
 
+MAX_RECONSUME_TIMES = (1 << 31) - 1
+
 V4_HOST_BYTES, V6_HOST_BYTES = 8, 20  # address and port
 
 # All fields up to the body length, for IPv4 hosts, which nearly every record has.

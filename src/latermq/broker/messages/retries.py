@@ -70,9 +70,9 @@ class Retries:
         if request.delay_level < 0:
             return self._dead_letter(group, message, properties, "its consumer gave up on it", by=by)[3]
         if message.reconsume_times >= limit:
-            reason = _failed_too_often(message.reconsume_times + 1, limit)
+            reason = _failed_too_often(message.failures, limit)
             return self._dead_letter(group, message, properties, reason, by=by)[3]
-        name, wait = next_wait(group, message.reconsume_times)
+        name, wait = next_wait(group, message.failures - 1)
         if request.delay_level:
             name, wait = DELAY_LEVEL, str(min(request.delay_level, MAX_LEVELS))
         properties[name] = wait
@@ -85,7 +85,7 @@ class Retries:
             pack_host(*message.born_host),
             message.flag,
             message.sysflag & SYSFLAG_FROM_SENDER,
-            message.reconsume_times + 1,
+            message.failures,
             is_retry=True,
         )[3]
 
@@ -158,7 +158,7 @@ class Retries:
             pack_host(*message.born_host) if born_host is None else born_host,
             message.flag,
             sysflag,
-            message.reconsume_times + 1,
+            message.failures,
         )
 
 

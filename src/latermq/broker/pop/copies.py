@@ -70,7 +70,7 @@ def retry_copy(group: str, message: Message, pop_ms: int, topic: str, *, is_coun
             RETRY_TOPIC: base_topic(group, message),
             FIRST_POP_MS: properties.get(FIRST_POP_MS) or str(pop_ms),
         },
-        message.reconsume_times + is_counted,
+        message.failures if is_counted else message.reconsume_times,
     )
 
 

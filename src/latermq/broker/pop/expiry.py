@@ -223,12 +223,11 @@ class PopExpiry:
             reason = "its consumer held it until it expired" if is_forced else _failed(one.deliveries + 1, attempts)
             return dead_letter(name, message, one.deliveries + 1, reason)
         is_counted = not (one.is_suspended or is_forced)
-        if is_counted and message.reconsume_times + 1 >= attempts:
-            failures = message.reconsume_times + 1
-            return dead_letter(name, message, failures, _failed(failures, attempts))
+        if is_counted and message.failures >= attempts:
+            return dead_letter(name, message, message.failures, _failed(message.failures, attempts))
         topic = next_attempt_topic(name, message)
         if not is_topic(topic):  # waiting for such a topic would keep the log indefinitely
-            return dead_letter(name, message, message.reconsume_times + 1, f"it cannot be retried in {shown(topic)}")
+            return dead_letter(name, message, message.failures, f"it cannot be retried in {shown(topic)}")
         if one.queue.topic != retry_topic(name):  # a pop has taken it from there, so no member pulls it
             if topic not in pulled:
                 pulled[topic] = self._is_topic_pulled(name, base_topic(name, message))
@@ -249,7 +248,7 @@ class PopExpiry:
         message = self._message(due.queue, due.first)
         drafts = []
         if message is not None:
-            failures = max(message.reconsume_times, due.deliveries) + 1
+            failures = max(message.failures, due.deliveries + 1)
             draft = dead_letter(due.queue.group, message, failures, reason or "its consumer gave up on it")
             self._topics.create_retry_topic(draft.topic, 1, b"")
             drafts.append(draft)

@@ -27,6 +27,7 @@ from latermq.message.record_fields import (
     I32,
     I64,
     MAGIC,
+    MAX_RECONSUME_TIMES,
     MIN_RECORD_BYTES,
     PROPERTIES_LENGTH_BYTES,
     RECONSUME_BEFORE_BODY,
@@ -124,7 +125,7 @@ def read_record(data: bytes, at: int, message: pb.Message, max_body_bytes: int =
     system.store_host = _host(store_host)
     system.queue_id = queue_id
     system.queue_offset = queue_offset
-    system.delivery_attempt = reconsume_times + 1
+    system.delivery_attempt = min(reconsume_times, MAX_RECONSUME_TIMES - 1) + 1
     get = properties.get
     system.message_id = get(UNIQUE_KEY) or offset_message_id(store_host, physical_offset)
     system.born_host = get(BORN_HOST) or _host(born_host)

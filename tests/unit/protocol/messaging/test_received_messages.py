@@ -152,6 +152,11 @@ def test_records_that_follow_each_other_are_read_one_after_the_other() -> None:
     assert (first.body, second.body, check, end) == (b"one", b"two", "1 2 3 4 1 b 0 5", len(data))
 
 
+@pytest.mark.parametrize(("times", "attempt"), [(-1, 0), (2**31 - 2, 2**31 - 1), (2**31 - 1, 2**31 - 1)])
+def test_a_record_with_any_number_of_attempts_is_read(times: int, attempt: int) -> None:
+    assert message_of(record(reconsume_times=times)).system_properties.delivery_attempt == attempt
+
+
 def test_a_torn_record_is_an_error() -> None:
     with pytest.raises(CorruptStore):
         message_of(record()[:-1])
