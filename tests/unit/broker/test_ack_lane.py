@@ -88,6 +88,7 @@ def requests_of(scene: Scene) -> list[bytes]:
         scene.frame(held[9], extraInfo="0 1 60000 0 0 broker-a 0 9"),
         scene.frame(held[9], extraInfo=times),
         scene.frame(held[9], extraInfo="x y"),
+        scene.frame(held[9], extraInfo=""),
         scene.frame(held[9], extraInfo=f"{times} "),
         scene.frame(held[10], flag=FLAG_ONEWAY),
         scene.frame(held[11], topic="missing"),
@@ -105,6 +106,24 @@ def test_replies_and_journal_are_those_without_the_lane() -> None:
     assert lane.broker.in_flight.held == plain.broker.in_flight.held == 5
     assert lane.broker.acknowledgements.statistics() == plain.broker.acknowledgements.statistics()
     assert lane.turns < plain.turns
+
+
+@pytest.mark.parametrize("handle", ["", "x", " x"])
+def test_a_first_handle_that_is_malformed_is_refused(handle: str) -> None:
+    lane, plain = Scene(with_lane=True), Scene(with_lane=False)
+    replies = lane.receive([lane.frame(lane.held[0], extraInfo=handle)])
+    assert replies == plain.receive([plain.frame(plain.held[0], extraInfo=handle)])
+    assert replies[0][1] == Response.SYSTEM_ERROR
+
+
+def test_a_first_request_without_names_needs_a_permission_too() -> None:
+    scene = Scene(with_lane=True)
+
+    def refuse(_: Connection, endpoint: Endpoint, command: object, content: object) -> None:
+        raise NoPermission("nobody")
+
+    scene.service.table.authorize = refuse
+    assert scene.receive([scene.frame(scene.held[0], topic="", consumerGroup="")])[0][1] == Response.NO_PERMISSION
 
 
 def test_the_replies_wait_for_the_journal() -> None:

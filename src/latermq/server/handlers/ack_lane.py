@@ -63,7 +63,7 @@ class AckLane:
         except Busy:
             return []
         places: list[_Place] = []
-        group = topic = handle = ""
+        group = topic = handle = None  # no name and no handle is permitted or valid before it is checked
         pop_ms = 0
         for command in commands[at : at + self._replies.room]:
             if not isinstance(command, AckRequest) or command.flag:
