@@ -5,6 +5,7 @@ import pytest
 
 from latermq.broker.broker import Broker
 from latermq.broker.pop.acknowledgements import Place
+from latermq.broker.pop.pop_request import PopRequest
 from latermq.clock import SimulatedClock
 from latermq.config import BrokerConfig, Config, Duration, PopConfig, Size
 from latermq.errors import IllegalMessage, InvalidParameter, NoPermission, PollingFull, ServiceUnavailable, StoreError
@@ -46,6 +47,24 @@ def texts(held: list[Held]) -> list[bytes]:
 
 def offset_of(broker: Broker, topic: str = "orders", queue_id: int = 0) -> int:
     return broker.offsets.get(GROUP, topic, queue_id)
+
+
+def test_pops_after_notifications_take_turns_among_the_queues() -> None:
+    broker, _ = scene(128, queues=2)
+    queues = []
+    for _ in range(4):
+        assert broker.pops.has_messages(PopRequest(GROUP, "orders", -1, 1, 0))
+        queues += sorted({one.place.queue_id for one in pop(broker)})
+    assert queues == [0, 1, 0, 1]
+
+
+def test_notifications_of_a_wide_topic_look_at_all_its_queues() -> None:
+    broker = open_broker(MemoryDisk(), SimulatedClock(), settings=BrokerConfig(max_topic_queues=10_000))
+    broker.topics.put(Topic(name="orders", read_queues=10_000, write_queues=10_000))
+    broker.groups.require(GROUP, b"")
+    send(broker, b"far", queue_id=9_000)
+    found = [broker.pops.has_messages(PopRequest(GROUP, "orders", -1, 1, 0)) for _ in range(4)]
+    assert found == [False, False, True, False]
 
 
 # Retries and dead letters

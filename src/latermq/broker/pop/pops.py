@@ -39,13 +39,15 @@ _SIZE_AND_QUEUE_OFFSET = Struct(">I16xq")
 class _Pair:
     """What pops of a group from a topic have in common: their retry topics, and the queue that the next one begins at.
 
+    Notifications of messages have a queue of their own: a client that pops after each would else skip every other one.
+
     Building the names takes 1 µs.
     """
 
-    __slots__ = ("group_retries", "next_queue", "retries")
+    __slots__ = ("group_retries", "next_asked", "next_queue", "retries")
 
     def __init__(self, group: str, topic: str) -> None:
-        self.next_queue = 0
+        self.next_queue = self.next_asked = 0
         self.group_retries = retry_topic(group)
         self.retries = pop_retry_topic(group, topic), pop_retry_topic(group, topic, is_v2=True)
 
@@ -130,7 +132,7 @@ class Pops:
     def has_messages(self, request: PopRequest) -> bool:
         """Whether a pop would probably find messages. Filters are not considered."""
         pair = self._pair(request)
-        own = [(request.topic, queue_id) for queue_id in self._queue_ids(request, pair)]
+        own = [(request.topic, queue_id) for queue_id in self._asked_queue_ids(request, pair)]
         for topic, queue_id in own + self._retry_places(request, pair):
             stored = self._queues.get((topic, queue_id))
             if stored is None or self._is_pulled(request.group, topic, queue_id):
@@ -161,6 +163,16 @@ class Pops:
         start = pair.next_queue if pair.next_queue < count else 0
         pair.next_queue = start + 1
         return islice(chain(range(start, count), range(start)), _MAX_QUEUES)
+
+    def _asked_queue_ids(self, request: PopRequest, pair: _Pair) -> Iterable[int]:
+        """Return the queues to look at for a notification, which needs no turns: all, or as many at once as a pop."""
+        if request.queue_id >= 0:
+            return (request.queue_id,)
+        count = self._topics.require(request.topic).read_queues
+        start = pair.next_asked if pair.next_asked < count else 0
+        end = start + _MAX_QUEUES
+        pair.next_asked = end if end < count else 0
+        return range(start, min(end, count))
 
     def _pair(self, request: PopRequest) -> _Pair:
         key = request.group, request.topic
