@@ -52,6 +52,13 @@ def test_a_consumer_gets_the_configuration_of_its_group() -> None:
     assert not settings.metric.on
 
 
+@pytest.mark.parametrize("language", [pb.JAVA, pb.PYTHON, pb.NODE_JS])
+@pytest.mark.parametrize(("retries", "attempts"), [(2**31 - 1, 2**31 - 1), (2**31 - 2, 2**31 - 1), (-1, 1)])
+def test_a_group_may_retry_as_often_as_a_number_says(language: pb.Language, retries: int, attempts: int) -> None:
+    settings = ANSWERS.for_consumer(consumer(language), Group(name="g", max_retries=retries))
+    assert settings.backoff_policy.max_attempts == attempts
+
+
 @pytest.mark.parametrize("language", [pb.JAVA, pb.GOLANG, pb.PYTHON, pb.RUST])
 def test_the_steps_of_a_group_are_sent_as_they_are(language: pb.Language) -> None:
     policy = GroupRetryPolicy(type="CUSTOMIZED", customized=CustomizedRetryPolicy(pauses_ms=[2_000, 3_000]))

@@ -16,6 +16,7 @@ RECEIVE_BATCH = 32
 ENTRY_BYTES = 200  # memory of a topic's name and its places in tables
 PRODUCER_ATTEMPTS = 3
 _MAX_STEPS = 64  # of a back-off
+_MAX_RETRIES = (1 << 31) - 2  # clients read the number of attempts as 32 bits
 # Limits of lite topics, as RocketMQ states them. There are no lite topics here.
 _LITE_SUBSCRIPTIONS, _LITE_TOPIC_CHARS = 2000, 64
 _LITE_TYPES = (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER)
@@ -103,7 +104,7 @@ class SettingsAnswers:
         The Python client knows lists alone and takes 1 s for anything else. The Node client ignores lists.
         """
         policy.Clear()
-        policy.max_attempts = max(1, group.max_retries + 1)
+        policy.max_attempts = max(1, min(group.max_retries, _MAX_RETRIES) + 1)
         if group.retry_policy.type == "EXPONENTIAL" and RETRY_LEVELS not in group.attributes:
             growth = group.retry_policy.exponential or ExponentialRetryPolicy()
             if language == pb.PYTHON:
