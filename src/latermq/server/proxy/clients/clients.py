@@ -4,7 +4,7 @@ A consumer is known by its client id and group, so that a client that sends anot
 not change what is known. Several streams may have one id, as after a reconnect: the newest is used.
 """
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from latermq.errors import Busy
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.refusals import CallRefused
 from latermq.server.proxy.clients.client_settings import Role
+from latermq.server.proxy.clients.networks import Networks
 
 MAX_STREAMS = 4  # of one client; more than one only while an old connection is being lost
 _NO_ROLE_BYTES = 200
@@ -71,7 +72,7 @@ class Clients:
         # In the order in which they were last seen; those without a stream by network.
         self._attached: OrderedDict[Key, Client] = OrderedDict()
         self._detached: dict[str, OrderedDict[Key, Client]] = {}
-        self._by_network: Counter[str] = Counter()
+        self._networks = Networks()
         self._publishers: dict[str, dict[Client, None]] = {}  # of each topic, the one to be asked next first
         self._size_bytes = 0
         self._displaced = 0
@@ -127,6 +128,7 @@ class Clients:
             if not client.streams and self.is_current(client):
                 del self._attached[client.key]
                 self._detached.setdefault(client.network, OrderedDict())[client.key] = client
+                self._networks.note(client.network)
                 # It sent something until now: the shorter timeout begins.
                 client.seen_s = self._now_s()
 
@@ -181,7 +183,7 @@ class Clients:
     def statistics(self) -> dict[str, int]:
         return {
             "clients": len(self._clients),
-            "address_clients": max(self._by_network.values(), default=0),
+            "address_clients": self._networks.highest(),
             "client_streams": sum(len(client.streams) for client in self._attached.values()),
             "settings_bytes": self._size_bytes,
             "displaced_clients": self._displaced,
@@ -189,16 +191,15 @@ class Clients:
 
     def _add(self, client_id: str, group: str, peer: str) -> Client:
         network = network_of(peer)
-        if self._max_per_address and self._by_network[network] >= self._max_per_address:
+        if self._max_per_address and self._networks[network] >= self._max_per_address:
             self._displace(network, "proxy.max_clients_per_address")
         elif len(self._clients) >= self._max_clients:
             # Of the address that has most, so that no flood of new ids displaces the clients of others.
-            held = {name: self._by_network[name] for name, order in self._detached.items() if order}
-            self._displace(max(held, key=held.__getitem__, default=""), "proxy.max_clients")
+            self._displace(self._networks.largest(self._detached.__contains__), "proxy.max_clients")
         client = Client(client_id, group, network, self._now_s())
         self._clients[client.key] = client
         self._detached.setdefault(network, OrderedDict())[client.key] = client
-        self._by_network[network] += 1
+        self._networks.add(network)
         self._size_bytes += client.size_bytes
         return client
 
@@ -216,9 +217,7 @@ class Clients:
         del order[client.key]
         if not order and order is not self._attached:
             del self._detached[client.network]
-        self._by_network[client.network] -= 1
-        if not self._by_network[client.network]:
-            del self._by_network[client.network]
+        self._networks.remove(client.network)
         self._size_bytes -= client.size_bytes
         self._unpublish(client)
 
