@@ -7,8 +7,10 @@ from random import Random
 import pytest
 
 from latermq.errors import CorruptStore
+from latermq.group.pop import operations as operations_module
+from latermq.group.pop import rows
 from latermq.group.pop.journal import HEAD, JournalReader
-from latermq.group.pop.operations import PopOperations
+from latermq.group.pop.operations import Limits, PopOperations
 from latermq.group.pop.popped_queue import PoppedQueue
 from latermq.group.pop.snapshot_file import copy_table, encode_snapshot
 from latermq.group.pop.table import InFlightTable
@@ -210,6 +212,28 @@ def test_operations_of_one_turn_are_replayed_in_an_order_that_leads_to_the_same_
 
 
 # Damage
+
+
+def test_a_full_table_is_replayed_in_which_messages_were_acknowledged_and_popped_in_one_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (rows, operations_module):
+        monkeypatch.setattr(module, "MAX_ROWS", 64)
+    operations = PopOperations(InFlightTable(), Limits(in_flight=64, in_flight_per_queue=64))
+    queue = operations.open_queue("g", "t", 0, 0)
+    held = range(0, 64 * 32, 32)  # each in a row of its own
+    operations.pop(queue, held, held[-1] + 1, NOW_MS, 60_000)
+    reader = JournalReader(table := InFlightTable())
+    reader.apply(taken(operations))
+    for done in (1, 40):
+        for offset in list(operations.table.rows.first)[:done]:
+            operations.ack(queue, offset, NOW_MS)
+        start = operations.table.next_of(queue)
+        new = range(start, start + (64 - operations.table.held) * 32, 32)
+        operations.pop(queue, new, new[-1] + 1, NOW_MS, 60_000)
+        assert operations.table.held == 64
+        reader.apply(taken(operations))
+        assert image(table) == image(operations.table)
 
 
 def with_crc(body: bytes) -> bytes:

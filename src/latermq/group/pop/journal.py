@@ -64,6 +64,19 @@ class JournalWriter:
         """The number of operations that are not in the log."""
         return len(self._pieces) + len(self._acks)
 
+    @property
+    def late_acks(self) -> int:
+        """The most rows that acknowledgements which may be written after later pops can be of.
+
+        A changed message and the rest of its pop can have the same first offset.
+        """
+        return 2 * len(self._acks)
+
+    def write_late_acks(self) -> None:
+        """Write the acknowledgements so far before what follows."""
+        self._pieces += self._ack_pieces()
+        self._acks = {}
+
     def open_queue(self, queue: PoppedQueue, next_offset: int) -> None:
         group, topic = queue.group.encode(), queue.topic.encode()
         head = _OPEN.pack(OPEN, queue.number, queue.queue_id, next_offset, len(group), len(topic))
@@ -106,8 +119,7 @@ class JournalWriter:
 
     def _add(self, piece: bytes) -> None:
         if self._acks:
-            self._pieces += self._ack_pieces()
-            self._acks = {}
+            self.write_late_acks()
         self._pieces.append(piece)
 
     def _ack_pieces(self) -> list[bytes]:
@@ -131,9 +143,7 @@ class JournalWriter:
 
     def split(self, max_bytes: int) -> "JournalWriter":
         """Remove the first operations and return them, as many as a body of this size can have."""
-        if self._acks:
-            self._pieces += self._ack_pieces()
-            self._acks = {}
+        self.write_late_acks()
         ends = list(accumulate(map(len, self._pieces)))
         count = max(1, bisect_right(ends, max_bytes - HEAD.size))
         first = JournalWriter()

@@ -182,6 +182,8 @@ class PopOperations:
         if offsets:
             assert offsets[0] >= next_offsets[number], f"{offsets[0]} was popped before"
             self._check_room(queue, len(offsets))
+            if table.held + len(offsets) + self.journal.late_acks > MAX_ROWS:
+                self.journal.write_late_acks()  # in a replay, their rows are in use until then
         pop_ms = not_before_ms if not_before_ms > now_ms else now_ms
         fence_ms = table.positions.fence_ms[number]
         if fence_ms > pop_ms:
