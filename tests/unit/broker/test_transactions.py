@@ -18,7 +18,7 @@ from latermq.errors import (
 )
 from latermq.group.transactions.open_halves import MAX_SAME_KEY, TooManyHalves
 from latermq.message.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_CHECK_TOPIC
-from latermq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
+from latermq.message.properties import FIRST_HALF, MAX_PROPERTIES_BYTES, TRANSACTION_CHECKS, encode_properties
 from latermq.message.record import decode_record
 from latermq.message.record_fields import SYSFLAG_COMMITTED
 from latermq.model.transaction import Decision, EndTransaction
@@ -470,6 +470,20 @@ def test_open_transactions_survive_a_kill_and_go_on_with_their_checks(
         commit(again, halves[1])
     commit(again, halves[2])
     assert bodies(again) == [b"0", b"2"]
+
+
+@pytest.mark.parametrize("forged", [{FIRST_HALF: "0"}, {TRANSACTION_CHECKS: "99"}])
+def test_a_sender_cannot_mark_its_half_as_a_copy_of_one_that_has_ended(
+    broker: Broker, disk: MemoryDisk, clock: SimulatedClock, forged: dict[str, str]
+) -> None:
+    commit(broker, send_half(broker, b"first"))
+    half = send_half(broker, b"second", **forged)
+    again = killed(disk, clock)
+    connect(again)
+    clock.advance(6_000)
+    assert [asked.body for _, asked in run_checks(again)] == [b"second"]
+    commit(again, half)
+    assert bodies(again) == [b"first", b"second"]
 
 
 def test_an_open_half_keeps_its_segment(broker: Broker, clock: SimulatedClock) -> None:

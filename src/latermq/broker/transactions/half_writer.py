@@ -12,12 +12,14 @@ from latermq.group.transactions.open_halves import OpenHalves
 from latermq.message.half import final_properties
 from latermq.message.names import HALF_TOPIC
 from latermq.message.properties import (
+    FIRST_HALF,
     OWN_PREFIX,
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TIMER_OUT_MS,
     TIMER_ROLL_TIMES,
+    TRANSACTION_CHECKS,
     TRANSACTION_ID,
     UNIQUE_KEY,
     decode_properties,
@@ -112,7 +114,8 @@ class HalfWriter:
         known = decode_properties(with_stamp(properties, self._writer.stamp))
         for name in [name for name in known if name.startswith(OWN_PREFIX)]:
             del known[name]
-        for name in (TIMER_OUT_MS, TIMER_ROLL_TIMES):
+        # Those that only brokers write. The last two would mark this half as the copy of an earlier one.
+        for name in (TIMER_OUT_MS, TIMER_ROLL_TIMES, FIRST_HALF, TRANSACTION_CHECKS):
             known.pop(name, None)
         group = known.setdefault(PRODUCER_GROUP, producer_group)
         if not group:
