@@ -260,6 +260,10 @@ class ServerConnection:
                 self._refuse_idle(stream_id, "DATA")
             if stream_id not in self._reset_ids:
                 raise StreamFault(ErrorCode.STREAM_CLOSED, "DATA on a closed stream")
+            if flags & END_STREAM:
+                del self._reset_ids[stream_id]  # nothing else can be late
+            elif stop == at:
+                self._spend("empty_data", "empty DATA frames")
             return
         stream.receive_window_bytes -= size
         if stream.receive_window_bytes < 0:
@@ -328,6 +332,10 @@ class ServerConnection:
             if stream_id not in self._reset_ids:
                 error = ErrorCode.STREAM_CLOSED if self._was_open(stream_id) else ErrorCode.PROTOCOL_ERROR
                 raise ConnectionFault(error, "HEADERS on a closed or invalid stream")
+            if flags & END_STREAM:
+                del self._reset_ids[stream_id]  # nothing else can be late
+            else:
+                self._spend("ignored_frames", "HEADERS frames of closed streams")
             return
         if stream.is_ended:
             raise StreamFault(ErrorCode.STREAM_CLOSED, "HEADERS after the end of a stream")

@@ -52,7 +52,7 @@ class Limits:
     settings: Rate = Rate(100, 1)
     empty_data: Rate = Rate(1000, 100)
     window_updates: Rate = Rate(10_000, 1000)
-    ignored_frames: Rate = Rate(1000, 100)  # PRIORITY, GOAWAY, acknowledgments and unknown types
+    ignored_frames: Rate = Rate(1000, 100)  # PRIORITY, GOAWAY, acknowledgments, late HEADERS and unknown types
 
     def __post_init__(self) -> None:
         # A peer may use the defaults until it knows our settings.

@@ -43,6 +43,7 @@ KIB = 1024
 MIB = 1024 * KIB
 HEAD = Block(OK_BLOCK, end_stream=False)
 TAIL = Block(encode_fields([(b"grpc-status", b"0")]), end_stream=True)
+TRAILERS = encode_fields([(b"a", b"b")])
 PING_FRAME = frame(PING, 0, 0, b"12345678")
 
 
@@ -114,6 +115,36 @@ def test_data_on_closed_streams_counts_as_a_reset() -> None:
     stream = peer.open(GET_BLOCK, end=True)
     peer.connection.outbox.headers(stream, OK_BLOCK, end_stream=True)
     assert frames_until_the_end(peer, late_data(), 100) == 51
+
+
+LATE = {
+    "empty data": data_frame(1, b""),
+    "ends": data_frame(1, b"", end=True),
+    "headers without an end": headers(1, TRAILERS, end=False),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_floods_on_a_stream_that_was_reset_end_the_connection(name: str) -> None:
+    rate = Rate(50, 10)
+    peer = RawPeer(Limits(resets=rate, empty_data=rate, ignored_frames=rate))
+    peer.connection.reset(peer.open(), ErrorCode.CANCEL)
+    assert frames_until_the_end(peer, lambda: LATE[name], 110) >= 50
+
+
+def test_a_stream_that_was_reset_has_trailers_once() -> None:
+    peer = RawPeer()
+    peer.connection.reset(peer.open(), ErrorCode.CANCEL)
+    assert peer.connection_error(headers(1, TRAILERS), headers(1, TRAILERS)) == ErrorCode.STREAM_CLOSED
+
+
+@pytest.mark.parametrize("end", [data_frame(1, b"x", end=True), headers(1, TRAILERS)])
+def test_the_rest_of_a_request_may_be_late(end: bytes) -> None:
+    peer = RawPeer()
+    peer.connection.reset(peer.open(), ErrorCode.CANCEL)
+    peer.read()
+    assert peer.send(data_frame(1, b"x"), data_frame(1, b""), end, window_update(1, 9), reset_frame(1, 0)) == []
+    assert peer.read() == []
 
 
 def test_slow_resets_are_not_counted() -> None:
