@@ -111,6 +111,11 @@ class Pops:
             )
         return config
 
+    def check_again(self, request: PopRequest, by: bytes) -> None:
+        """Check a request that has waited: its group and topic may have been deleted or closed since."""
+        self.check_topic(request.topic, request.queue_id)
+        self.check_group(request.group, by)
+
     def pop(self, request: PopRequest) -> Popped:
         """Pop messages, or none if there are none. Raises PollingFull if too many are in flight."""
         self._gate.check()

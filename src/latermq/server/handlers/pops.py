@@ -134,6 +134,7 @@ class PopRequests:
         connection = pop.client
         assert isinstance(connection, Connection)
         try:
+            self._pops.check_again(pop.request, connection.peer_host)
             self._replies.check_pop()
             popped = self._pops.pop(pop.request)
         except Exception as error:  # must not affect the other waiting pops
@@ -235,7 +236,10 @@ class Notifications:
 
     def resume(self, pop: WaitingPop) -> bool:
         """Try again. Return whether the request is answered."""
+        connection = pop.client
+        assert isinstance(connection, Connection)
         try:
+            self._pops.check_again(pop.request, connection.peer_host)
             if not self._pops.has_messages(pop.request):
                 return False
         except LaterMQError:
