@@ -1,5 +1,7 @@
 """SendMessage and RecallMessage: which queue a message goes to, and what the broker's replies become."""
 
+import tracemalloc
+from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -45,6 +47,12 @@ class Sender:
         call: FakeCall = self._proxy.call("SendMessage", pb.SendMessageRequest(messages=messages))
         return call
 
+    def send_all(self, request: pb.SendMessageRequest, *, is_authorized: bool) -> FakeCall:
+        if is_authorized:
+            self._proxy.table.authorize = lambda call, accesses: deque(accesses, 0).clear()
+        call: FakeCall = self._proxy.call("SendMessage", request)
+        return call
+
     def recall(self, handle: str) -> FakeCall:
         request = pb.RecallMessageRequest(topic=pb.Resource(name="orders"), recall_handle=handle)
         call: FakeCall = self._proxy.call("RecallMessage", request)
@@ -58,6 +66,20 @@ def answer(call: FakeCall) -> pb.SendMessageResponse:
 
 def delayed() -> pb.Message:
     return new_message("orders", delivery_timestamp=Timestamp(seconds=1_900_000_000))
+
+
+@pytest.mark.parametrize("is_authorized", [False, True])
+def test_too_many_messages_are_refused_before_any_is_looked_at(is_authorized: bool) -> None:
+    sender = Sender("a")
+    request = pb.SendMessageRequest.FromString(b"\x0a\x00" * 200_000)
+    tracemalloc.start()
+    try:
+        call = sender.send_all(request, is_authorized=is_authorized)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert answer(call).status.code == pb.PAYLOAD_TOO_LARGE
+    assert peak_bytes < 2_000_000  # 200,000 objects would take ten times as much
 
 
 def test_messages_take_turns_over_queues_whose_brokers_are_reachable() -> None:
