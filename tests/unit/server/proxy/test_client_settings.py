@@ -1,5 +1,7 @@
 """Settings of clients: what the server decides, and in which form each client understands it."""
 
+import tracemalloc
+
 import pytest
 
 from latermq.config import Config
@@ -50,6 +52,23 @@ def test_a_consumer_gets_the_configuration_of_its_group() -> None:
     assert [step.ToSeconds() for step in settings.backoff_policy.customized_backoff.next] == DEFAULT_STEPS_S
     assert settings.HasField("metric")
     assert not settings.metric.on
+
+
+@pytest.mark.parametrize("part", ["publishing", "subscription"])
+def test_too_many_topics_are_refused_before_any_is_looked_at(part: str) -> None:
+    settings = pb.Settings(client_type=pb.PRODUCER, subscription=pb.Subscription(group=pb.Resource(name="g")))
+    if part == "publishing":
+        settings = pb.Settings(client_type=pb.PRODUCER, publishing=pb.Publishing.FromString(b"\x0a\x00" * 100_000))
+    else:
+        settings.subscription.MergeFromString(b"\x12\x00" * 100_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CallRefused, match="100000 topics"):
+            role_of(settings, MAX_BYTES)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 1_000_000  # 100,000 objects would take ten times as much
 
 
 @pytest.mark.parametrize("language", [pb.JAVA, pb.PYTHON, pb.NODE_JS])
