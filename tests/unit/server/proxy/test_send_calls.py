@@ -82,6 +82,12 @@ def test_too_many_messages_are_refused_before_any_is_looked_at(is_authorized: bo
     assert peak_bytes < 2_000_000  # 200,000 objects would take ten times as much
 
 
+def test_a_map_that_protobuf_decodes_slowly_is_not_decoded() -> None:
+    message = pb.Message(user_properties={f"{number:x}": "a" for number in range(100_000)})
+    call = Sender("a").send(message)
+    assert answer(call).status.message.startswith("more than 128 user properties")
+
+
 def test_messages_take_turns_over_queues_whose_brokers_are_reachable() -> None:
     sender = Sender("a", "b")
     for _ in range(4):

@@ -83,6 +83,8 @@ class CallEndpoint:
     failure: Failure | None = None  # of a server stream, whose handler sends by `Exchange.call`
     # Serves the usual request of a unary call without decoding it by protobuf. Returns False for all others.
     shortcut: Callable[[Exchange, bytes], bool] | None = None
+    # Raises CallRefused for a request that would take too long to decode.
+    check: Callable[[bytes], None] | None = None
 
     def accesses(self, request: Any) -> Iterator[Access]:
         """Yield the resources that this call touches. All of them must be permitted."""
@@ -169,6 +171,8 @@ class CallTable:
         return ServerStream(answer)
 
     def _begin(self, endpoint: CallEndpoint, call: Call, data: bytes) -> tuple[Exchange, Any]:
+        if endpoint.check is not None:
+            endpoint.check(data)
         try:
             request = endpoint.request.FromString(data)
         except DecodeError:

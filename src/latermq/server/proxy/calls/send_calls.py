@@ -19,6 +19,7 @@ from latermq.message.recall_handle import decode_recall_handle
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.checked_names import check_topic_name
 from latermq.protocol.messaging.encoded_answers import stored_answer
+from latermq.protocol.messaging.encoded_fields import check_counts
 from latermq.protocol.messaging.plain_messages import plain_message
 from latermq.protocol.messaging.queue_choice import queue_of_group
 from latermq.protocol.messaging.refusals import CallRefused
@@ -97,6 +98,7 @@ class SendCalls:
                 self._send,
                 (topics,),
                 shortcut=self._send_plain,
+                check=lambda data: check_counts(data, self._max_messages, self._limits.user_properties),
             ),
             CallEndpoint(
                 "RecallMessage",
