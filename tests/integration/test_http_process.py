@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 
@@ -287,6 +288,62 @@ def test_headers_that_never_end_close_the_connection() -> None:
                 with contextlib.suppress(ConnectionResetError):
                     assert connection.recv(1000) == b""
         wait_until(lambda: process.listener.connections == 0, 10.0, "the end of both connections")
+
+
+def unread_connection(port: int, request: bytes) -> socket.socket:
+    """A connection of a client that sends a request and reads nothing."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect((HOST, port))
+    connection.settimeout(5)
+    with contextlib.suppress(TimeoutError):  # the console stops reading when its answers are not read
+        connection.sendall(request)
+    return connection
+
+
+def test_a_last_answer_that_is_not_read_closes_the_connection() -> None:
+    body = b"{\n" * 40_000  # answered with 9 MB
+    head = b"POST /api/v1/timers:batch HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += b"Content-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with (
+        running_console(NOBODY, "http.stalled_timeout=500ms", "http.max_batch=40000") as (process, client),
+        unread_connection(client.port, head + body),
+    ):
+        wait_until(lambda: process.app.access_log.answers[200] == 1, 20.0, "the answer")
+        wait_until(lambda: process.listener.connections == 0, 10.0, "the end of the connection")
+
+
+def test_unread_answers_to_pipelined_requests_close_the_connection_and_are_no_defect() -> None:
+    requests = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1_000
+    settings = ("http.request_timeout=500ms", "http.rate=0")  # and unread data may wait for a minute
+    with (
+        structlog.testing.capture_logs() as logs,
+        running_console(NOBODY, *settings) as (process, client),
+        unread_connection(client.port, requests),
+    ):
+        wait_until(lambda: process.statistics()["timed_out"] == 1, 20.0, "the end of a request")
+        wait_until(lambda: process.listener.connections == 0, 10.0, "the end of the connection")
+    assert {line["event"] for line in logs} == {"request"}
+
+
+class LargeState(msgspec.Struct):
+    """More than a socket holds."""
+
+    text: str = "x" * (16 << 20)
+
+
+def test_a_stream_that_is_not_read_closes_its_connection_and_is_no_defect() -> None:
+    async def collect() -> LargeState:
+        return LargeState()
+
+    settings = ("http.stalled_timeout=500ms",)
+    with structlog.testing.capture_logs() as logs, running_console(NOBODY, *settings) as (process, client):
+        process.collector._collect = collect
+        with unread_connection(client.port, b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+            wait_until(lambda: process.collector.streams == 1, 10.0, "the stream")
+            wait_until(lambda: process.listener.connections == 0, 10.0, "the end of the connection")
+        wait_until(lambda: process.collector.streams == 0, 10.0, "the end of the stream")
+    assert {line["event"] for line in logs} == {"request"}
 
 
 def test_connections_are_limited() -> None:

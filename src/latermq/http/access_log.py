@@ -7,7 +7,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from latermq.clock import Clock
-from latermq.http.problems import internal_error
+from latermq.http.problems import AnswerUnread, internal_error
 
 # The API answers with data; the console's pages load only what this process serves.
 HEADERS = {
@@ -51,6 +51,8 @@ class AccessLog:
 
         try:
             await self._app(scope, receive, send_noted)
+        except AnswerUnread:  # the fault of the client
+            raise
         except Exception:  # the last resort: any defect of a handler
             _log.exception("request failed", method=scope["method"], path=scope["path"])
             if status != _CLIENT_GONE:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from latermq.config import HttpConfig
-from latermq.http.problems import HttpError, problem_response
+from latermq.http.problems import AnswerUnread, HttpError, problem_response
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 30
@@ -28,11 +28,14 @@ def _connection_class(config: HttpConfig) -> type[H11Protocol]:
         """A connection that ends if a request does not arrive, or its answer is not read."""
 
         _deadline: asyncio.TimerHandle | None = None
+        _unsent_check: asyncio.TimerHandle | None = None
+        _unsent_bytes = 0
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            if len(self.connections) > config.max_connections:
-                self.app = _too_many_connections
+            self._served = _too_many_connections if len(self.connections) > config.max_connections else self.app
+            self.app = self._serve
+            self._check_unsent()
             self._watch()
 
         def data_received(self, data: bytes) -> None:
@@ -41,12 +44,29 @@ def _connection_class(config: HttpConfig) -> type[H11Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_watching()
+            if self._unsent_check is not None:
+                self._unsent_check.cancel()
             super().connection_lost(exc)
 
-        def timeout_keep_alive_handler(self) -> None:
-            super().timeout_keep_alive_handler()
-            # Closed, but the peer may still have to read the last answer.
-            self._deadline = self.loop.call_later(stalled_timeout_s, self.transport.abort)
+        async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await self._served(scope, receive, send)
+            except AnswerUnread:
+                self.transport.abort()
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+
+        def _check_unsent(self) -> None:
+            """Close the connection if the peer has read none of the unsent bytes since the last check.
+
+            A connection that is already closed stays open until the peer has read the last answer.
+            """
+            unsent_bytes = self.transport.get_write_buffer_size()
+            if unsent_bytes and unsent_bytes == self._unsent_bytes:
+                self.transport.abort()
+                return
+            self._unsent_bytes = unsent_bytes
+            self._unsent_check = self.loop.call_later(stalled_timeout_s, self._check_unsent)
 
         def send_400_response(self, msg: str) -> None:
             """Answer what is not HTTP, or has too long a head, and close the connection."""

@@ -64,6 +64,10 @@ class HttpError(LaterMQError):
         self.headers = headers or {}
 
 
+class AnswerUnread(Exception):
+    """A client does not read the answer that it is being sent, so its connection is closed."""
+
+
 def status_of(error: LaterMQError) -> HTTPStatus:
     """Return the status that an error is answered with."""
     if isinstance(error, HttpError):

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from latermq.config import HttpConfig
 from latermq.errors import LaterMQError
 from latermq.http.collector import Collector
-from latermq.http.problems import problem_response
+from latermq.http.problems import AnswerUnread, problem_response
 
 LIVE_PATH = "/live"
 HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
@@ -56,7 +56,9 @@ class _EventStream(Response):
         finally:
             for task in (sending, leaving):
                 task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
+            ends = await asyncio.gather(sending, leaving, return_exceptions=True)
+        if isinstance(ends[0], TimeoutError):
+            raise AnswerUnread
 
     async def _send_events(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": HEADERS})

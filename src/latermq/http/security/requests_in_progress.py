@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from latermq.config import HttpConfig
-from latermq.http.problems import HttpError, problem_response
+from latermq.http.problems import AnswerUnread, HttpError, problem_response
 
 STREAM_PATHS = frozenset({"/live"})  # they last as long as their reader wants, and have a limit of their own
 HEALTH_PATHS = frozenset({"/healthz", "/readyz"})  # answered however busy the process is
@@ -132,7 +132,7 @@ class _Request:
     async def refuse(self, error: HttpError) -> None:
         """Answer with an error. If the body was not read, the connection cannot be used for another request."""
         if self._has_started:
-            raise error
+            raise AnswerUnread from error
         if not self.is_read:
             error.headers = {**error.headers, "Connection": "close"}
         await problem_response(error)(self.scope, self._receive, self._send)
