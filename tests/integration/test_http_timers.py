@@ -194,8 +194,19 @@ def test_a_repeated_request_schedules_once_across_restarts_of_console_and_broker
         assert (cancelled.status, cancelled.json["state"]) == (201, "cancelled")
 
 
-@pytest.mark.parametrize("key", ["x" * 256, "a\tb", "\xe9"])
-def test_an_idempotency_key_that_is_too_long_or_not_ascii_is_refused(client: HttpClient, key: str) -> None:
+def test_an_idempotency_key_belongs_to_one_topic(client: HttpClient) -> None:
+    key = {"Idempotency-Key": "one-key"}
+    timers = [{"topic": f"key-{number}", "body": "b", "delay": "1h"} for number in range(6)]
+    first = [client.post("/api/v1/timers", timer, **key) for timer in timers]
+    again = [client.post("/api/v1/timers", timer, **key) for timer in timers]
+    assert [reply.status for reply in again] == [201] * 6
+    assert [reply.json["id"] for reply in again] == [reply.json["id"] for reply in first]
+    others = [client.post("/api/v1/timers", {**timer, "body": "other"}, **key) for timer in timers]
+    assert [reply.status for reply in others] == [422] * 6
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\tb", "a b", "\xe9"])
+def test_an_idempotency_key_that_is_not_one_word_of_ascii_is_refused(client: HttpClient, key: str) -> None:
     timer = {"topic": "orders", "body": "b", "delay": "1h"}
     assert "Idempotency-Key" in problem(client.post("/api/v1/timers", timer, **{"Idempotency-Key": key}), 422)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 import secrets
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -28,7 +29,6 @@ IDEMPOTENCY_KEY = HeaderField(
     r"^[\x21-\x7e]{1,255}$",
 )
 IF_MATCH = HeaderField("If-Match", "The ETag of the state that is changed, or *. Another state is refused with 412.")
-MAX_IDEMPOTENCY_CHARS = 255
 SINGLE_JOB = "http.timer"  # the unique keys of single requests differ from those of batches with the same key
 _STATES = {
     Verdict.PENDING: "pending",
@@ -128,7 +128,7 @@ class TimerApi:
         new: NewTimer = call.body
         key = idempotency_key(call)
         digest = hashlib.blake2b(msgspec.json.encode(new), digest_size=_DIGEST_BYTES).hexdigest() if key else ""
-        unique_key = unique_key_of(SINGLE_JOB, key) if key else secrets.token_hex(16).upper()
+        unique_key = unique_key_of(SINGLE_JOB, f"{new.topic} {key}") if key else secrets.token_hex(16).upper()
         row = row_of(new, unique_key, digest)
         if key and (known := await self._elsewhere(new.topic, unique_key)) is not None:
             return await self._replayed(known[0], known[1], new, unique_key, digest)
@@ -247,12 +247,14 @@ class TimerApi:
 
 def idempotency_key(call: Call) -> str:
     """Return the Idempotency-Key of a request, empty if it has none."""
-    key: str = call.headers.get("idempotency-key", "")
-    if len(key) > MAX_IDEMPOTENCY_CHARS or not (key.isascii() and key.isprintable()):
+    keys = call.headers.getlist(IDEMPOTENCY_KEY.name)
+    if not keys:
+        return ""
+    if len(keys) > 1 or not re.fullmatch(IDEMPOTENCY_KEY.pattern, keys[0]):
         raise InvalidParameter(
-            f"the Idempotency-Key must have 1–{MAX_IDEMPOTENCY_CHARS} visible ASCII characters", hint="Use a UUID"
+            "the Idempotency-Key must be one word of 1–255 visible ASCII characters", hint="Use a UUID"
         )
-    return key
+    return keys[0]
 
 
 def _settled(outcome: Outcome) -> Outcome:
