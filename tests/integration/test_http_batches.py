@@ -2,6 +2,7 @@
 
 import json
 import time
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.support.serving import Server, serving
 
 # Far below what an idle machine does, so that a busy one passes. One by one it would be a tenth of this.
 MIN_TIMERS_PER_CPU_S = 15_000
+NDJSON_TYPE = {"Content-Type": "application/x-ndjson"}
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +33,7 @@ def client(server: Server) -> Iterator[HttpClient]:
 
 def send(client: HttpClient, lines: list[object], **headers: str) -> Reply:
     body = b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines)
-    return client.request(
-        "POST", "/api/v1/timers:batch", body, headers={"Content-Type": "application/x-ndjson", **headers}
-    )
+    return client.request("POST", "/api/v1/timers:batch", body, headers={**NDJSON_TYPE, **headers})
 
 
 def timer(number: int, **fields: object) -> dict[str, Any]:
@@ -99,6 +99,17 @@ def test_batches_have_limits(server: Server) -> None:
         assert send(client, []).lines == []
         wrong = client.request("POST", "/api/v1/timers:batch", b"{}", headers={"Content-Type": "application/json"})
         assert wrong.status == 415
+
+
+def test_a_batch_of_millions_of_lines_is_refused_without_splitting_it(client: HttpClient) -> None:
+    body = b"ab\n" * 5_000_000
+    tracemalloc.start()
+    try:
+        assert client.request("POST", "/api/v1/timers:batch", body, headers=NDJSON_TYPE).status == 413
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 6 * len(body)  # a list of its lines alone has 14 times its size
 
 
 def test_a_large_batch_is_scheduled_at_little_cost(client: HttpClient) -> None:
