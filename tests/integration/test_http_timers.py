@@ -1,6 +1,7 @@
 """Timers over HTTP against a real broker: scheduled once, found, moved, run, cancelled, and delivered."""
 
 import base64
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -302,6 +303,20 @@ def test_a_list_is_in_the_order_of_due_times_and_its_pages_are_complete(client: 
 )  # fmt: skip
 def test_a_query_that_cannot_be_is_refused(client: HttpClient, query: str, reason: str) -> None:
     assert reason in problem(client.get(f"/api/v1/timers?{query}"), 422)
+
+
+def test_a_position_that_no_broker_gave_is_refused(client: HttpClient) -> None:
+    for number in range(2):
+        schedule(client, "forged", body=str(number))
+    text = client.get("/api/v1/timers?topic=forged&limit=1").json["next"]
+    mark, positions, far = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    for position in ("x", "-1", "9" * 400, "\0"):
+        cursor = json.dumps([mark, dict.fromkeys(positions, position), far]).encode()
+        reply = client.get(
+            f"/api/v1/timers?topic=forged&cursor={base64.urlsafe_b64encode(cursor).decode().rstrip('=')}"
+        )
+        assert "is not a valid cursor" in problem(reply, 422)
+        assert reply.json["type"] == "urn:latermq:problem:invalid-parameter"
 
 
 def test_an_unknown_topic_is_not_found(client: HttpClient) -> None:

@@ -59,6 +59,7 @@ _BY_CODE: dict[int, type[LaterMQError]] = {
         errors.SubscriptionNotFound,
         errors.SubscriptionOutdated,
         errors.GroupNotFound,
+        errors.InvalidParameter,
         errors.ConsumerOffline,
         errors.IllegalOperation,
     )
