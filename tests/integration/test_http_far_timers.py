@@ -1,7 +1,11 @@
 """Far timers over HTTP: on the timeline, whose ingest the test does without Spark, and in one list with near ones."""
 
+import base64
+import json
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import DUE_MS, KEYS, REAL_TOPIC, TAGS, UNIQUE_KEY
@@ -44,6 +48,18 @@ def ingest(server: Server, folder: Path) -> int:
     return len(rows)
 
 
+def begin(server: Server, timeline: Path) -> None:
+    """Take over as the driver, and wait until far timers are the driver's."""
+    with driver_link(server.broker, timeline) as driver:
+        begin_as_driver(driver, timeline)
+
+    def has_cut() -> bool:
+        with BrokerLink(server.broker) as link:
+            return bool(link.state().cuts)
+
+    wait_until(has_cut, 30.0, "the broker's first cut")
+
+
 def listed(client: HttpClient, query: str, limit: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     cursor = ""
@@ -61,14 +77,7 @@ def test_far_and_near_timers_are_one_list_in_the_order_of_due_times(tmp_path: Pa
     timeline = tmp_path / "pipeline"
     options = (*FAR, "--set", f"pipeline.timeline={timeline}")
     with serving(tmp_path / "data", *options) as server, running_console(server.namesrv, "http.rate=0") as (_, client):
-        with driver_link(server.broker, timeline) as driver:
-            begin_as_driver(driver, timeline)
-
-        def has_cut() -> bool:
-            with BrokerLink(server.broker) as link:
-                return bool(link.state().cuts)
-
-        wait_until(has_cut, 30.0, "the broker's first cut")
+        begin(server, timeline)
         delays = [f"{5 + number}m" for number in range(5)] + [f"{number * 37 % 41 + 2}h" for number in range(41)]
         timers = []
         for number, delay in enumerate(delays):
@@ -92,3 +101,43 @@ def test_far_and_near_timers_are_one_list_in_the_order_of_due_times(tmp_path: Pa
         # The timeline does not have these changes yet, but the broker has.
         assert client.request("DELETE", f"/api/v1/timers/{far['id']}").json["state"] == "cancelled"
         assert [timer["id"] for timer in listed(client, "", 10)] == [one for one in expected if one != far["id"]]
+
+
+def test_a_list_without_the_far_timers_says_so(tmp_path: Path) -> None:
+    timeline = tmp_path / "pipeline"
+    options = (*FAR, "--set", f"pipeline.timeline={timeline}")
+    with serving(tmp_path / "data", *options) as server, running_console(server.namesrv) as (_, client):
+        assert client.get("/api/v1/timers").json == {"timers": [], "next": "", "far_missing": ""}
+        begin(server, timeline)
+        near, *far = (
+            client.post("/api/v1/timers", {"topic": "t", "body": "b", "delay": f"{d}h"}).json for d in (0.1, 2, 3)
+        )
+        assert ingest(server, timeline / "timeline") == 2
+        with running_console(server.namesrv, f"pipeline.timeline={tmp_path / 'elsewhere'}") as (_, other):
+            page = other.get("/api/v1/timers?topic=t").json
+            assert [timer["id"] for timer in page["timers"]] == [near["id"]]
+            assert "is not on the machine of the console. Set pipeline.timeline" in page["far_missing"]
+        page = client.get("/api/v1/timers?limit=2").json
+        assert [timer["id"] for timer in page["timers"]] == [near["id"], far[0]["id"]]
+        assert (bool(page["next"]), page["far_missing"]) == (True, "")
+        following = f"/api/v1/timers?limit=2&cursor={page['next']}"
+        assert [timer["id"] for timer in client.get(following).json["timers"]] == [far[1]["id"]]
+        mark, positions, place = json.loads(base64.urlsafe_b64decode(page["next"] + "=="))
+        assert (positions, place[0]) == ({}, far[0]["due_ms"])
+        forged: list[tuple[list[object], int]] = [
+            ([0, "' OR 1=1 --", 0], 2), ([-1 << 70, "", 0], 2), ([0, "\x00", -1 << 70], 2), ([0, "", 1 << 70], 2),
+            ([1 << 200, "", 0], 0),
+        ]  # fmt: skip
+        for place, count in forged:
+            cursor = base64.urlsafe_b64encode(json.dumps([mark, {}, place]).encode()).decode().rstrip("=")
+            assert len(client.get(f"/api/v1/timers?cursor={cursor}").json["timers"]) == count
+        for commit in (timeline / "timeline" / "_delta_log").iterdir():
+            commit.write_bytes(b"{")
+        with structlog.testing.capture_logs() as logs:
+            page = client.get("/api/v1/timers").json
+            reply = client.get(following)
+        assert [timer["id"] for timer in page["timers"]] == [near["id"]]
+        assert page["far_missing"].startswith("the timeline cannot be read.")
+        assert (reply.status, reply.json["detail"]) == (503, "the timeline cannot be read")
+        assert str(timeline) not in f"{page} {reply.json}"
+        assert [line["event"] for line in logs].count("the timeline cannot be read") == 2

@@ -3,13 +3,17 @@
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import structlog
+
 from latermq.client import PendingTimer, Verdict
 from latermq.config import Config
-from latermq.errors import LaterMQError
+from latermq.errors import LaterMQError, UnsupportedRequest
 from latermq.http.brokers import Brokers
+from latermq.http.problems import HttpError
 from latermq.message.properties import KEYS, REAL_QUEUE_ID, TAGS
 from latermq.message.record import decode_record
 from latermq.model.pipeline_state import PipelineState
@@ -22,6 +26,9 @@ THREADS = 2
 MAX_READS = 4  # of one request, if most of what is read is not pending any more
 SAMPLE_BYTES = 64
 NOWHERE = (0, "", -1)  # due time, store and entry before all others
+_SET_IT = "Set pipeline.timeline of the console"
+
+_log = structlog.get_logger(__name__)
 
 Place = tuple[int, str, int]
 
@@ -41,8 +48,15 @@ class FarPage(NamedTuple):
     next: Place | None
 
 
+class TimelineUnavailable(HttpError):
+    """The console cannot read the timeline of the brokers."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(HTTPStatus.SERVICE_UNAVAILABLE, message, hint=hint)
+
+
 class FarTimers:
-    """Reads far timers. There are none without the pipeline's packages, or a timeline that this machine reaches."""
+    """Reads far timers, with the pipeline's packages, from a timeline that this machine reaches."""
 
     def __init__(self, brokers: Brokers, config: Config) -> None:
         self._brokers = brokers
@@ -56,12 +70,16 @@ class FarTimers:
     async def page(
         self, holders: Mapping[str, str], topic: str, from_ms: int, until_ms: int, after: Place, limit: int
     ) -> FarPage:
-        """Return pending far timers of these brokers in the order of due times."""
+        """Return pending far timers of these brokers in the order of due times. May raise TimelineUnavailable."""
         states = await self._states(holders)
-        roots = {self._timeline or state.timeline for state in states.values()}
-        root = roots.pop() if len(roots) == 1 else ""
-        if not root or MASK in root:
+        if not states:
             return FarPage([], None)
+        roots = {self._timeline or state.timeline for state in states.values()}
+        if len(roots) > 1:
+            raise TimelineUnavailable("the brokers use different timelines", hint=_SET_IT)
+        root = roots.pop()
+        if MASK in root:
+            raise TimelineUnavailable("brokers do not show the credentials of the timeline", hint=_SET_IT)
         by_store = {state.store_id: name for name, state in states.items()}
         first_ms = max(from_ms, *(state.now_ms for state in states.values()))
         rows: list[FarRow] = []
@@ -78,16 +96,20 @@ class FarTimers:
         return FarPage(rows, after)
 
     async def _states(self, holders: Mapping[str, str]) -> dict[str, PipelineState]:
-        """Return the state of each broker with a timeline. RocketMQ's brokers have none."""
+        """Return the state of each broker that has ever had a driver, which alone writes to the timeline."""
 
         async def ask(address: str) -> PipelineState | None:
             try:
                 return await self._brokers.pipeline_state(address)
-            except LaterMQError:
+            except UnsupportedRequest:  # RocketMQ's broker
                 return None
 
         found = zip(holders, await asyncio.gather(*map(ask, holders.values())), strict=True)
-        return {name: state for name, state in found if state is not None and (state.timeline or self._timeline)}
+        return {
+            name: state
+            for name, state in found
+            if state is not None and state.epoch and (state.timeline or self._timeline)
+        }
 
     async def _read(
         self,
@@ -102,12 +124,22 @@ class FarTimers:
         def read() -> "list[FarTimer]":
             try:
                 from latermq.pipeline.timeline.pending_page import MAX_DUE_MS, FarPlace, FarSpan, read_far_timers
-            except ImportError:  # installed without the extra `pipeline`
-                return []
-            if "://" not in root and not Path(root).is_dir():  # a folder of another machine
-                return []
+            except ImportError:
+                raise TimelineUnavailable(
+                    "the console has no packages to read the timeline", hint="Install latermq[pipeline] there"
+                ) from None
+            if "://" not in root and not Path(root).is_dir():
+                raise TimelineUnavailable(
+                    "the timeline's folder is not on the machine of the console", hint=f"{_SET_IT}, or run it there"
+                )
             span = FarSpan(topic, first_ms, until_ms - 1 if until_ms else MAX_DUE_MS)
-            return read_far_timers(root, states, span, FarPlace(*after), limit)
+            try:
+                return read_far_timers(root, states, span, FarPlace(*after), limit)
+            except LaterMQError as error:  # it may name files, and an address with credentials
+                _log.warning("the timeline cannot be read", error=error.message, hint=error.hint)
+                raise TimelineUnavailable(
+                    "the timeline cannot be read", hint="See the log of the console, and try again"
+                ) from None
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, read)
 

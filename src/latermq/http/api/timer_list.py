@@ -16,7 +16,7 @@ from latermq.errors import InvalidParameter
 from latermq.http.api.timers import Timer, timer_of
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
-from latermq.http.far_timers import NOWHERE, FarTimers, Place
+from latermq.http.far_timers import NOWHERE, FarTimers, Place, TimelineUnavailable
 from latermq.http.paging import page_limit
 from latermq.http.timer_request import MAX_TIME_MS, parse_time_ms
 
@@ -38,11 +38,13 @@ class TimerQuery(msgspec.Struct, forbid_unknown_fields=True, rename={"from_": "f
 class TimerPage(msgspec.Struct):
     """Timers in the order of their due times. `next` is the cursor of the next page, empty on the last one.
 
-    A page may be short or empty and still have a next one.
+    A page may be short or empty and still have a next one. `far_missing` says why the list has no far timers, if the
+    brokers may have some; it is on the first page.
     """
 
     timers: list[Timer]
     next: str = ""
+    far_missing: str = ""
 
 
 class _Cursor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -66,12 +68,20 @@ class _FarSource:
         self.position: Place | None = place
         self.timers: list[tuple[Timer, Place]] = []
         self.has_more = True
+        self.missing = ""
 
     async def fill(self, limit: int) -> None:
         """Read until there are `limit` timers, or nothing more, or enough was read for one request."""
         query = self._query
         assert self.position is not None
-        page = await self._far.page(self._holders, query.topic, query.from_ms, query.until_ms, self.position, limit)
+        try:
+            page = await self._far.page(self._holders, query.topic, query.from_ms, query.until_ms, self.position, limit)
+        except TimelineUnavailable as error:
+            if self.position != NOWHERE:  # the pages before had far timers
+                raise
+            self.missing = f"{error.message}. {error.hint}"
+            self.position, self.has_more = None, False
+            return
         for row in page.rows:
             timer = timer_of(row.timer, row.broker)
             timer.is_far = True
@@ -153,18 +163,19 @@ class TimerListApi:
         start = _Cursor(mark, dict.fromkeys(holders, ""), None if query.key else NOWHERE)
         if query.cursor:
             start = _decode_cursor(query.cursor, mark)
-        sources: list[_Source | _FarSource] = [
+        near: list[_Source] = [
             _Source(self._brokers, name, holders[name], wanted.fields, position)
             for name, position in start.positions.items()
             if name in holders
         ]
-        if start.far is not None:
-            sources.append(_FarSource(self._far, holders, wanted, start.far))
+        far = [_FarSource(self._far, holders, wanted, start.far)] if start.far is not None else []
+        sources: list[_Source | _FarSource] = [*near, *far]
         await asyncio.gather(*(source.fill(limit) for source in sources))
         timers, left = _merge(sources, limit)
         end = _Cursor(mark, {name: place for name, place in left.items() if isinstance(place, str)})
         end.far = next((place for place in left.values() if not isinstance(place, str)), None)
-        return Answer(TimerPage(timers, _encode_cursor(end) if left else ""))
+        missing = far[0].missing if far else ""
+        return Answer(TimerPage(timers, _encode_cursor(end) if left else "", missing))
 
 
 def _merge(sources: Sequence[_Source | _FarSource], limit: int) -> tuple[list[Timer], dict[str, str | Place]]:
