@@ -2,10 +2,7 @@
 
 import asyncio
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +23,7 @@ from tests.interop.ports import free_port
 from tests.interop.waiting import wait_until
 from tests.support.grpc_client import GrpcClient, grpc_client
 from tests.support.proxy_messages import ack, answers_to, handle_of, new_message, receive_request, send
-from tests.support.serving import NO_METRICS, Server, serving
+from tests.support.serving import Server, another_broker, serving
 
 TOPIC = "pairs"
 CHECKS = ("--set", "transaction.check_after=2s", "--set", "transaction.check_every=2s")
@@ -42,27 +39,12 @@ class Cluster:
     second: GrpcClient  # at the other
 
 
-@contextlib.contextmanager
-def another_broker(server: Server, folder: Path) -> Iterator[int]:
-    """A second broker, and its port."""
-    port = free_port()
-    command = [sys.executable, "-m", "latermq", "broker", "--data", str(folder), "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--namesrv", server.namesrv, "--set", "broker.name=broker-b", *CHECKS]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **NO_METRICS}) as process:
-        try:
-            assert process.stdout is not None
-            assert "ready" in process.stdout.readline()
-            yield port
-        finally:
-            process.kill()
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("cluster")
+    folder, port = tmp_path_factory.mktemp("cluster"), free_port()
     with (
         serving(folder / "a", *CHECKS, grpc=True) as server,
-        another_broker(server, folder / "b") as port,
+        another_broker(server, folder / "b", port, *CHECKS),
         proxy_alone(server.namesrv, "--data", str(folder / "proxy")) as (_, address),
         grpc_client(server.proxy, "first") as first,
         grpc_client(address, "second") as second,

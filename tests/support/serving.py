@@ -208,6 +208,20 @@ def _content(file: IO[bytes]) -> bytes:
     return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
 
 
+@contextlib.contextmanager
+def another_broker(server: Server, data_dir: Path, port: int, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A second broker, "broker-b". It is killed at the end."""
+    command = [sys.executable, "-m", "latermq", "broker", "--data", str(data_dir), "--host", HOST, "--port", str(port)]
+    command += ["--namesrv", server.namesrv, "--set", "broker.name=broker-b", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **NO_METRICS}) as process:
+        try:
+            assert process.stdout is not None
+            assert "ready" in process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
 def _address_of(part: str, ready_line: str) -> str:
     match = re.search(rf"{part} (\S+:\d+)", ready_line)
     assert match is not None, f"no address of the {part} in {ready_line!r}"

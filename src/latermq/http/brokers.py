@@ -10,7 +10,7 @@ from latermq.client.admin import LAST
 from latermq.client.consumer import queue_offsets
 from latermq.client.session.retry import with_retries
 from latermq.config import Config
-from latermq.errors import QueryNotFound
+from latermq.errors import QueryNotFound, ServiceUnavailable
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import UNIQUE_KEY
 from latermq.message.record import Message, decode_records
@@ -23,6 +23,8 @@ from latermq.protocol.remoting.rows import encode_rows
 from latermq.protocol.remoting.timers import decode_outcomes, decode_page
 
 _JOB = "http"  # brokers require a name for the job of bulk rows
+
+NAMES_SHOWN = 5  # of offline brokers
 
 
 class Place(NamedTuple):
@@ -59,6 +61,20 @@ class Brokers(Admin):
         route = await with_retries(self._session.request_timeout_s, lambda left_s: routes.get_for_send(topic))
         names = sorted({queue.brokerName for queue in route.writable})
         return [Place(name, route.addresses[name]) for name in names]
+
+    async def offline(self) -> list[str]:
+        """Return the names of brokers that may come back."""
+        return (await self._cluster_info()).offlineBrokers
+
+    async def check_all_online(self) -> None:
+        """Raise ServiceUnavailable if a broker is offline, which may have what no other broker has."""
+        away = await self.offline()
+        if away:
+            more = f" and {len(away) - NAMES_SHOWN} more" if len(away) > NAMES_SHOWN else ""
+            raise ServiceUnavailable(
+                f"no broker that is online has this timer, and offline are {', '.join(away[:NAMES_SHOWN])}{more}",
+                hint="Try again when they are online",
+            )
 
     async def holders_of(self, topic: str) -> dict[str, str]:
         """Return the address of each broker that may hold timers of a topic, or of any topic, by its name."""

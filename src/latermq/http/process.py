@@ -95,7 +95,7 @@ class ConsoleProcess:
             *HealthApi(brokers).endpoints,
             *self.metrics.endpoints,
             *TimerApi(brokers, scheduler).endpoints,
-            *TimerBatchApi(scheduler, http).endpoints,
+            *TimerBatchApi(brokers, scheduler, http).endpoints,
             *TimerListApi(brokers, self._far, http).endpoints,
             *density.endpoints,
             *TopicApi(brokers, http).endpoints,

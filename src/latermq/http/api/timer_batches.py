@@ -10,6 +10,7 @@ import msgspec
 from latermq.config import HttpConfig
 from latermq.errors import LaterMQError
 from latermq.http.api.timers import IDEMPOTENCY_KEY, idempotency_key
+from latermq.http.brokers import Brokers
 from latermq.http.endpoint import NDJSON, Answer, Call, Endpoint, decode_json
 from latermq.http.problems import HttpError, Problem, problem_of
 from latermq.http.scheduler import TimerScheduler
@@ -39,7 +40,8 @@ class BatchLine(msgspec.Struct, omit_defaults=True):
 class TimerBatchApi:
     """The request with many timers."""
 
-    def __init__(self, scheduler: TimerScheduler, config: HttpConfig) -> None:
+    def __init__(self, brokers: Brokers, scheduler: TimerScheduler, config: HttpConfig) -> None:
+        self._brokers = brokers
         self._scheduler = scheduler
         self._max_lines = config.max_batch
         self._decode = msgspec.json.Decoder(NewTimer).decode
@@ -74,6 +76,8 @@ class TimerBatchApi:
                 f"the batch has {ends + has_open_line} lines, the limit of http.max_batch is {self._max_lines}",
                 hint="Send several smaller batches",
             )
+        if job:
+            await self._brokers.check_all_online()
         lines = call.body.split(b"\n")
         if not has_open_line:
             lines.pop()

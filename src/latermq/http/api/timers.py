@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from latermq.client import Outcome, PendingTimer, Verdict
-from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, QueryNotFound
+from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, QueryNotFound, TopicNotFound
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint, HeaderField
 from latermq.http.problems import HttpError
@@ -159,11 +159,16 @@ class TimerApi:
 
     async def _elsewhere(self, topic: str, unique_key: str) -> tuple[str, Outcome] | None:
         """Return the earlier timer of an Idempotency-Key if the brokers of the topic have changed since."""
-        places = await self._brokers.places_of(topic)
-        if len(places) < 2:  # its only broker knows the name itself
-            return None
-        outcome = await self._brokers.timer_status(topic, unique_key=unique_key)
-        return None if outcome.verdict == Verdict.NOT_FOUND else ("", outcome)
+        if not await self._brokers.offline() and len(await self._brokers.places_of(topic)) < 2:
+            return None  # its only broker knows the name itself
+        try:
+            outcome = await self._brokers.timer_status(topic, unique_key=unique_key)
+        except TopicNotFound:  # it may be auto-created
+            outcome = Outcome(Verdict.NOT_FOUND, topic, unique_key)
+        if outcome.verdict != Verdict.NOT_FOUND:
+            return "", outcome
+        await self._brokers.check_all_online()
+        return None
 
     async def _replayed(self, broker: str, outcome: Outcome, new: NewTimer, unique_key: str, digest: str) -> Answer:
         """Answer a repeated request with the timer that the first one scheduled."""
@@ -223,6 +228,8 @@ class TimerApi:
                 outcomes = await self._brokers.move_timer(
                     topic, unique_key=unique_key, due_ms=move.due_ms, delay_ms=move.delay_ms
                 )
+        if not outcomes or outcomes[0].verdict == Verdict.NOT_FOUND:
+            await self._brokers.check_all_online()
         outcome = _changed(outcomes, Verdict.CANCELLED if move is None else Verdict.MOVED)
         return Answer(_shown(outcome), headers={"ETag": etag_of(_settled(outcome))})
 
@@ -241,6 +248,7 @@ class TimerApi:
     async def _status(self, topic: str, unique_key: str) -> Outcome:
         outcome = await self._brokers.timer_status(topic, unique_key=unique_key)
         if outcome.verdict == Verdict.NOT_FOUND:
+            await self._brokers.check_all_online()
             raise QueryNotFound("no timer has this id", hint="It may be older than store.retention")
         return outcome
 

@@ -48,10 +48,11 @@ class TopicRoute(Struct, kw_only=True):
 
 
 class ClusterInfo(Struct, kw_only=True):
-    """GET_BROKER_CLUSTER_INFO."""
+    """GET_BROKER_CLUSTER_INFO. RocketMQ's name server reports no offline brokers, and its clients skip them."""
 
     brokerAddrTable: dict[str, BrokerData] = field(default_factory=dict)
     clusterAddrTable: dict[str, list[str]] = field(default_factory=dict)
+    offlineBrokers: list[str] = field(default_factory=list)
 
 
 class RegisterBrokerHeader(Struct, kw_only=True):

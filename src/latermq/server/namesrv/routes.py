@@ -196,11 +196,13 @@ class Routes:
         )
 
     def cluster_info(self) -> ClusterInfo:
-        """All brokers, and the broker names of each cluster."""
+        """All brokers, the broker names of each cluster, and the names of brokers that may come back."""
         clusters: dict[str, list[str]] = {}
         for broker in self._brokers.values():
             clusters.setdefault(broker.cluster, []).append(broker.brokerName)
-        return ClusterInfo(brokerAddrTable=self._brokers, clusterAddrTable=clusters)
+        return ClusterInfo(
+            brokerAddrTable=self._brokers, clusterAddrTable=clusters, offlineBrokers=sorted(self.known.offline())
+        )
 
     def topics(self) -> TopicList:
         return TopicList(topicList=list(self._topics))
