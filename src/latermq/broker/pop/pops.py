@@ -39,7 +39,7 @@ _SIZE_AND_QUEUE_OFFSET = Struct(">I16xq")
 class _Pair:
     """What pops of a group from a topic have in common: their retry topics, and the queue that the next one begins at.
 
-    Notifications of messages have a queue of their own: a client that pops after each would else skip every other one.
+    Notifications have a queue of their own: a client that pops after each would otherwise skip every other queue.
 
     Building the names takes 1 µs.
     """

@@ -180,7 +180,7 @@ class _Head:
         return True
 
     def _check_order(self) -> None:
-        """Without it, `take_up_to` may take nothing for ever from a file that another program has named as sorted."""
+        """Without it, `take_up_to` may take nothing forever from a file that another program has named as sorted."""
         if not len(self.rows):
             return
         later, entries = self.due_ms[1:] > self.due_ms[:-1], self.entries[1:] >= self.entries[:-1]
