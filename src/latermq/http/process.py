@@ -8,6 +8,7 @@ from collections.abc import Callable
 import uvloop
 
 from latermq.client import Producer, PullConsumer
+from latermq.client.scheduling.scheduler import TimerScheduler
 from latermq.clock import Clock, SystemClock
 from latermq.config import Config
 from latermq.http.api.cluster import ClusterApi
@@ -28,7 +29,6 @@ from latermq.http.far_timers import FarTimers
 from latermq.http.listener import HttpListener
 from latermq.http.metrics import ConsoleMetrics
 from latermq.http.openapi import OpenApi
-from latermq.http.scheduler import TimerScheduler
 
 PRODUCER_GROUP = "latermq-console"
 

@@ -3,10 +3,10 @@
 import base64
 import binascii
 import datetime
-from typing import NamedTuple
 
 import msgspec
 
+from latermq.client.scheduling.rows import Row
 from latermq.config import Duration
 from latermq.errors import IllegalMessage, InvalidParameter
 from latermq.message.names import check_sendable_topic
@@ -42,19 +42,6 @@ class NewTimer(msgspec.Struct, forbid_unknown_fields=True):
     delay: str | None = None
     due: str | None = None
     due_ms: int | None = None
-
-
-class Row(NamedTuple):
-    """One timer, checked, with its unique key."""
-
-    topic: str
-    unique_key: str
-    body: bytes
-    key: bytes
-    tag: bytes
-    properties: bytes  # in their wire form
-    time_ms: int
-    is_delay: bool
 
 
 def time_of(due: NewDue | NewTimer) -> tuple[int, bool]:

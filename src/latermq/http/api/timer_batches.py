@@ -7,16 +7,17 @@ from http import HTTPStatus
 
 import msgspec
 
+from latermq.client.scheduling.rows import Row
+from latermq.client.scheduling.scheduler import TimerScheduler
 from latermq.config import HttpConfig
 from latermq.errors import LaterMQError
 from latermq.http.api.timers import IDEMPOTENCY_KEY, idempotency_key
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import NDJSON, Answer, Call, Endpoint, decode_json
 from latermq.http.problems import HttpError, Problem, problem_of
-from latermq.http.scheduler import TimerScheduler
-from latermq.http.timer_ids import timer_id
-from latermq.http.timer_request import NewTimer, Row, row_of, time_text
+from latermq.http.timer_request import NewTimer, row_of, time_text
 from latermq.message.recall_handle import encode_recall_handle
+from latermq.message.timer_ids import timer_id
 
 LINES_AT_ONCE = 500  # decoded before other requests get their turn, in about 5 ms
 _KEY_BYTES = 16

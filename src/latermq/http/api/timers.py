@@ -12,14 +12,14 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from latermq.client import Outcome, PendingTimer, Verdict
+from latermq.client.scheduling.scheduler import Scheduled, TimerScheduler
 from latermq.errors import IllegalOperation, InvalidParameter, LaterMQError, QueryNotFound, TopicNotFound
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint, HeaderField
 from latermq.http.problems import HttpError
-from latermq.http.scheduler import Scheduled, TimerScheduler
-from latermq.http.timer_ids import parse_timer_id, timer_id
 from latermq.http.timer_request import DIGEST_PROPERTY, NewDue, NewTimer, row_of, time_of, time_text
 from latermq.message.recall_handle import encode_recall_handle
+from latermq.message.timer_ids import parse_timer_id, timer_id
 from latermq.protocol.remoting.rows import unique_key_of
 
 IDEMPOTENCY_KEY = HeaderField(

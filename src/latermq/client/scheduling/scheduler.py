@@ -4,18 +4,13 @@ import asyncio
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
+from latermq.client.scheduling.brokers import Place, SchedulingAdmin
+from latermq.client.scheduling.rows import Row, batch_of, split_rows
 from latermq.errors import LaterMQError
-from latermq.http.brokers import Brokers, Place
-from latermq.http.timer_request import Row
-from latermq.model.rows import Column, RowBatch
-from latermq.protocol.remoting.rows import KEY_SEPARATOR, MAX_KEYS, ROWS_AT_ONCE
 
-REQUEST_BYTES = 4 << 20  # of one request, unless a single row is larger
 REQUESTS_AT_ONCE = 4  # of one batch: the broker works on one while this process prepares the next
 TOPICS_AT_ONCE = 32  # routes that are fetched at the same time
 MAX_REFUSED = 50  # rows of one request that a broker may refuse one by one; then the others are refused, too
@@ -40,7 +35,7 @@ Result = Scheduled | LaterMQError
 class TimerScheduler:
     """Sends rows to the brokers of their topics."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: SchedulingAdmin) -> None:
         self._brokers = brokers
 
     async def schedule(self, rows: Sequence[Row]) -> list[Result]:
@@ -62,7 +57,7 @@ class TimerScheduler:
 
         async with asyncio.TaskGroup() as tasks:
             for place, numbers in by_place.items():
-                for part in _parts(rows, numbers):
+                for part in split_rows(rows, numbers):
                     tasks.create_task(send(place, part))
         assert all(result is not None for result in results)
         return results  # type: ignore[return-value]
@@ -85,7 +80,7 @@ class TimerScheduler:
         """Send rows to one broker. It accepts all or names one that it refuses; then the others are sent again."""
         for _ in range(MAX_REFUSED):
             try:
-                reply = await self._brokers.schedule_rows(place.address, _batch([rows[number] for number in numbers]))
+                reply = await self._brokers.schedule_rows(place.address, batch_of([rows[number] for number in numbers]))
             except LaterMQError as error:
                 refused = _REFUSED_ROW(error.message)
                 at = int(refused[1]) if refused is not None else len(numbers)
@@ -115,39 +110,3 @@ def _choose(unique_key: str, places: Sequence[Place]) -> Place:
     """Return the broker of a name. It depends only on the name, so a repeated request reaches the same one."""
     digest = hashlib.blake2b(unique_key.encode(), digest_size=_PLACE_BYTES).digest()
     return places[int.from_bytes(digest, "big") % len(places)]
-
-
-def _parts(rows: Sequence[Row], numbers: list[int]) -> Iterator[list[int]]:
-    """Split rows into requests of bounded size."""
-    part: list[int] = []
-    size = keys = 0
-    for number in numbers:
-        row = rows[number]
-        row_bytes = len(row.body) + len(row.key) + len(row.tag) + len(row.properties)
-        row_keys = 1 + row.key.count(KEY_SEPARATOR)
-        if part and (len(part) == ROWS_AT_ONCE or size + row_bytes > REQUEST_BYTES or keys + row_keys > MAX_KEYS):
-            yield part
-            part, size, keys = [], 0, 0
-        part.append(number)
-        size += row_bytes
-        keys += row_keys
-    if part:
-        yield part
-
-
-def _batch(rows: Sequence[Row]) -> RowBatch:
-    """Return rows as columns, about 2 µs each."""
-    topics, unique_keys, bodies, keys, tags, properties, times_ms, delays = zip(*rows, strict=True)
-    names = list(dict.fromkeys(topics))
-    index = {name: number for number, name in enumerate(names)}
-    return RowBatch(
-        names,
-        np.fromiter(map(index.__getitem__, topics), np.uint16, len(rows)),
-        np.array(times_ms, np.int64),
-        np.array(delays, np.bool_),
-        Column.of(key.encode() for key in unique_keys),
-        Column.of(bodies),
-        Column.of(keys),
-        Column.of(tags),
-        Column.of(properties),
-    )

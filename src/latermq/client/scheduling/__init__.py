@@ -1,0 +1,1 @@
+"""Scheduling of timers, each once: times as callers write them, rows, requests to brokers, and handles."""
