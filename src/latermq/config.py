@@ -2,18 +2,17 @@
 
 import os
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from latermq.addresses import is_loopback
 from latermq.errors import ConfigError
+from latermq.setting_sources import Given, Problem, gather, variable_of
 
-ENVIRONMENT_PREFIX = "LATERMQ_"
 MIN_NEAR_HORIZON_MS = 1_000
 MAX_NEAR_HORIZON_MS = 2 * 86_400_000
 MIN_DRIVER_MEMORY_BYTES = 512 << 20  # Spark requires 450 MiB, and a part of the heap does not count
@@ -31,6 +30,8 @@ DEFAULT_PIPELINE_METRICS_PORT = 5560
 MessageTypeName = Literal["MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"]
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+").fullmatch  # what a bearer token may contain
+_SETTING_NAME = re.compile(r"\b[a-z]+\.[a-z_]+\b")
+_FITTED = ("window", "roll_deadline", "ingest_every")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE = re.compile(r"(\d+)(B|KiB|MiB|GiB|TiB)?")
@@ -45,7 +46,10 @@ class Duration(int):
         match = _DURATION.fullmatch(text.strip())
         if match is None:
             raise ValueError(f"{text!r} is not a valid duration; use a number and ms, s, m, h or d, such as 90s")
-        return cls(float(match[1]) * _DURATION_MS[match[2]])
+        try:
+            return cls(float(match[1]) * _DURATION_MS[match[2]])
+        except OverflowError:
+            raise ValueError(f"{text[:20]}… is not a valid duration; use a smaller number") from None
 
 
 class Size(int):
@@ -370,15 +374,33 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: LogConfig = LogConfig()
 
 
+SECTIONS = {section.name: section.type.__struct_fields__ for section in msgspec.structs.fields(Config)}
+SETTING_TYPES: Mapping[str, Any] = {
+    f"{section.name}.{field.name}": field.type
+    for section in msgspec.structs.fields(Config)
+    for field in msgspec.structs.fields(section.type)
+}
+
+
 def _decode_unit(type_: type, value: Any) -> Any:
     if type_ in (Duration, Size):
         if isinstance(value, type_):
             return value
-        if isinstance(value, int):
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return type_(value)
         if isinstance(value, str):
             return type_.parse(value)
+        raise ValueError(f"{value!r} is not valid; write {_expected(type_)}")
     raise NotImplementedError(f"no conversion to {type_}")
+
+
+class LoadedConfig(NamedTuple):
+    """Settings with the source of each, or what is wrong with them. `fitted` are shortened to fit the near horizon."""
+
+    config: Config | None
+    given: Mapping[str, Given]
+    fitted: frozenset[str]
+    problems: Sequence[Problem]
 
 
 def load_config(
@@ -392,38 +414,84 @@ def load_config(
 
     `defaults` replaces defaults for commands that need different ones: section → key → value.
     """
-    merged: dict[str, dict[str, Any]] = {section: dict(keys) for section, keys in (defaults or {}).items()}
-    if file is not None:
-        for section, keys in _read_toml(file).items():
-            # The conversion below reports a section that is not a table.
-            merged[section] = {**merged.get(section, {}), **keys} if isinstance(keys, dict) else keys
-    environment = os.environ if environment is None else environment
-    sections = {field.name: field.type for field in msgspec.structs.fields(Config)}
-    for section, type_ in sections.items():
-        for key in type_.__struct_fields__:
-            text = environment.get(f"{ENVIRONMENT_PREFIX}{section}_{key}".upper())
-            if text is not None:
-                merged.setdefault(section, {})[key] = text
-    for setting in settings:
-        path, separator, text = setting.partition("=")
-        section, dot, key = path.strip().partition(".")
-        if not (separator and dot):
-            raise ConfigError(f"setting {setting!r} is not valid", hint="Write --set section.key=value")
-        merged.setdefault(section, {})[key] = text.strip()
-    try:
-        config = msgspec.convert(merged, Config, strict=False, dec_hook=_decode_unit)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"the configuration is not valid: {error}", hint=f"Sections: {', '.join(sections)}") from None
-    explicit = merged.get("pipeline", {})
-    config = msgspec.structs.replace(config, pipeline=_fit_horizon(config.pipeline, explicit))
-    _check(config)
+    config, _, _, problems = load_with_sources(file, settings=settings, environment=environment, defaults=defaults)
+    if config is None:
+        first, more = problems[0], len(problems) - 1
+        place = f" ({first.place})" if first.place else ""
+        hints = [first.hint] if first.hint else []
+        if more:
+            count = "is 1 more problem" if more == 1 else f"are {more} more problems"
+            hints.append(f"There {count}: `latermq config check` lists all")
+        raise ConfigError(f"{first.message}{place}", hint=". ".join(hints).replace("?. ", "? "))
     return config
+
+
+def load_with_sources(
+    file: Path | None = None,
+    *,
+    settings: Iterable[str] = (),
+    environment: Mapping[str, str] | None = None,
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
+) -> LoadedConfig:
+    """Load settings like `load_config`, and return all problems. Raises ConfigError if the file cannot be read."""
+    environment = os.environ if environment is None else environment
+    given, problems = gather(SECTIONS, file, environment, settings, defaults or {})
+    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for name, one in given.items():
+        section, _, key = name.partition(".")
+        try:
+            sections[section][key] = msgspec.convert(
+                one.value, SETTING_TYPES[name], strict=False, dec_hook=_decode_unit
+            )
+        except msgspec.ValidationError as error:
+            problems.append(_wrong_value(name, one, error))
+    if problems:
+        return LoadedConfig(None, given, frozenset(), problems)
+    config = msgspec.convert(sections, Config, dec_hook=_decode_unit)
+    pipeline = _fit_horizon(config.pipeline, sections["pipeline"])
+    fitted = {f"pipeline.{key}" for key in _FITTED if getattr(pipeline, key) != getattr(config.pipeline, key)}
+    config = msgspec.structs.replace(config, pipeline=pipeline)
+    try:
+        _check(config)
+    except ConfigError as error:
+        return LoadedConfig(None, given, frozenset(fitted), [_contradiction(given, error)])
+    return LoadedConfig(config, given, frozenset(fitted), [])
+
+
+def _wrong_value(name: str, given: Given, error: Exception) -> Problem:
+    type_ = SETTING_TYPES[name]
+    text = str(error)
+    if name in SECRET_SETTINGS or "; use" not in text:
+        shown = "" if name in SECRET_SETTINGS else f", not {given.value!r}"
+        text = f"must be {_expected(type_)}{shown}"
+    return Problem(given.place, name, f"{name}: {text}" if "; use" in text else f"{name} {text}")
+
+
+def _expected(type_: Any) -> str:
+    if choices := get_args(type_):
+        return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
+    names = {
+        bool: "true or false",
+        int: "an integer",
+        float: "a number",
+        str: "text",
+        Duration: "a number and ms, s, m, h or d, such as 90s",
+        Size: "a number and B, KiB, MiB, GiB or TiB, such as 64MiB",
+    }
+    return names[type_]
+
+
+def _contradiction(given: Mapping[str, Given], error: ConfigError) -> Problem:
+    """What the check of the whole reports, with the places of the settings that it names."""
+    named = [name for name in dict.fromkeys(_SETTING_NAME.findall(error.message)) if name in given]
+    places = dict.fromkeys(given[name].place for name in named)
+    return Problem(", ".join(filter(None, places)), ", ".join(named), error.message, error.hint)
 
 
 def as_environment(settings: Iterable[str]) -> dict[str, str]:
     """Environment variables that are equivalent to these `section.key=value` settings, which must be valid."""
     pairs = (setting.partition("=") for setting in settings)
-    return {f"{ENVIRONMENT_PREFIX}{path.strip().replace('.', '_', 1)}".upper(): text.strip() for path, _, text in pairs}
+    return {variable_of(*path.strip().split(".", 1)): text.strip() for path, _, text in pairs}
 
 
 def _fit_horizon(pipeline: PipelineConfig, explicit: Mapping[str, Any]) -> PipelineConfig:
@@ -442,15 +510,6 @@ def _fit_horizon(pipeline: PipelineConfig, explicit: Mapping[str, Any]) -> Pipel
     roll_deadline = fit("roll_deadline", lead_ms // 4)
     ingest_every = fit("ingest_every", (lead_ms - roll_deadline) // 8)
     return msgspec.structs.replace(pipeline, window=window, roll_deadline=roll_deadline, ingest_every=ingest_every)
-
-
-def _read_toml(file: Path) -> dict[str, dict[str, Any]]:
-    try:
-        return tomllib.loads(file.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}", hint="Check the path after --config") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} is not TOML: {error}") from None
 
 
 def _check(config: Config) -> None:

@@ -8,7 +8,7 @@ import typer
 
 import latermq
 from latermq.cli.bench import bench
-from latermq.cli.commands import cancel, consume, dlq, group, message, move, pending, send, topic
+from latermq.cli.commands import cancel, config, consume, dlq, group, message, move, pending, send, topic
 from latermq.cli.doctor import doctor
 from latermq.cli.output import print_error
 from latermq.cli.pipeline import pipeline
@@ -57,6 +57,7 @@ app.add_typer(message.app, name="message")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(bench.app, name="bench")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(config.app, name="config")
 app.command("doctor")(doctor.doctor)
 
 
