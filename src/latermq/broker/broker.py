@@ -15,6 +15,8 @@ from latermq.broker.messages.reader import MessageReader
 from latermq.broker.messages.retries import Retries
 from latermq.broker.messages.write_gate import WriteGate
 from latermq.broker.messages.writer import MessageWriter
+from latermq.broker.metrics.dead_letter_counts import DeadLetterCounts
+from latermq.broker.metrics.group_lags import GroupLags
 from latermq.broker.metrics.topic_traffic import TopicTraffic
 from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.notifications import Notices
@@ -383,6 +385,8 @@ class Broker:
             self.pop_positions,
         )
         self.message_admin = MessageAdmin(self.reader, self.members, self.filters)
+        self.group_lags = GroupLags(self.offsets, store.queues)
+        self.dead_letter_counts = DeadLetterCounts(self.topics, store.queues)
         self.runtime_info = RuntimeInfo(
             store,
             self.timers,
@@ -390,6 +394,8 @@ class Broker:
             self.traffic,
             self.timer_traffic,
             self.topic_traffic,
+            self.group_lags,
+            self.dead_letter_counts,
             self.clock,
             self.statistics,
         )
@@ -517,6 +523,7 @@ class Broker:
             **self.timers.statistics(),
             **self.open_halves.statistics(),
             **self.topic_traffic.statistics(),
+            **self.group_lags.statistics(),
             "topics": len(self.topics.table.topics),
             "config_files_set_aside": sum(bool(trouble.kept_as) for trouble in self.troubles),
             **self.topics.auto_created.statistics(),

@@ -107,6 +107,12 @@ class ConsumerOffsets:
                 yield
         return found
 
+    def known_pairs(self) -> Iterator[tuple[str, str]]:
+        """Yield every (topic, group) pair that has offsets now. They may change during the iteration."""
+        for key in list(self._table):
+            topic, _, group = key.partition(_SEPARATOR)
+            yield topic, group
+
     def all(self) -> Iterator[tuple[str, int, int]]:
         """Yield every stored offset with its topic and queue."""
         for key, queues in list(self._table.items()):

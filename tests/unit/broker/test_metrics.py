@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from latermq.broker.metrics.broker_metrics import SNAPSHOT_BOUNDS_S, SNAPSHOT_EVERY_S
-from latermq.broker.metrics.exposition import Kind
+from latermq.broker.metrics.exposition import Family, Kind
 from latermq.broker.metrics.metric_families import FAMILIES
 from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
@@ -27,8 +27,8 @@ from tests.support.metrics_scrape import ScrapedMetrics
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
 DAY_MS = 86_400_000
-# | `name` | kind | `label` | meaning |
-_ROW = re.compile(r"^\| `((?:rocketmq|latermq)_\w+)` \| (\w+) \| (?:`(\w+)` )?\| .+ \|$", re.MULTILINE)
+# | `name` | kind | `label` | meaning |, or with two labels
+_ROW = re.compile(r"^\| `((?:rocketmq|latermq)_\w+)` \| (\w+) \| (.*?) ?\| .+ \|$", re.MULTILINE)
 
 
 class Watched:
@@ -122,6 +122,9 @@ def watched(engine: str) -> Iterator[Watched]:
 def test_every_family_is_told_with_its_kind_and_its_labels(watched: Watched) -> None:
     watched.schedule(1_000, "a")
     watched.pass_time(1_000)
+    watched.broker.offsets.put("readers", "orders", 0, 0)
+    watched.broker.group_lags.sample(0.0)
+    watched.broker.group_lags.sample(1.0)
     figures = watched.figures()
     assert figures.kinds == {family.name: family.kind.value for family in FAMILIES}
     node = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
@@ -131,14 +134,21 @@ def test_every_family_is_told_with_its_kind_and_its_labels(watched: Watched) -> 
         found = [sample.labels for sample in figures.samples if sample.name == name]
         assert found, name
         for labels in found:
-            assert {**labels} == expected | ({family.label: labels[family.label]} if family.label else {})
+            assert {**labels} == expected | {label: labels[label] for label in labels_of(family)}
+
+
+def labels_of(family: Family) -> tuple[str, ...]:
+    label = family.label
+    return label if isinstance(label, tuple) else (label,) if label else ()
 
 
 def test_the_page_lists_every_metric_with_its_kind_and_label() -> None:
     families = (*FAMILIES, *OWN_FAMILIES, *proxy_metrics.OWN_FAMILIES)
-    rows = [(family.name, family.kind.value, family.label) for family in families]
-    rows += [(family.name, family.kind, family.label) for family in driver_metrics.FAMILIES]
-    rows += [(figure.name, figure.kind, figure.label) for figure in console_metrics.FIGURES]
+    rows = [
+        (family.name, family.kind.value, ", ".join(f"`{label}`" for label in labels_of(family))) for family in families
+    ]
+    others = (*driver_metrics.FAMILIES, *console_metrics.FIGURES)
+    rows += [(one.name, one.kind, f"`{one.label}`" if one.label else "") for one in others]
     assert _ROW.findall(PAGE.read_text()) == rows
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from latermq.broker.metrics.dead_letter_counts import DeadLetterCounts
+from latermq.broker.metrics.group_lags import GroupLags
 from latermq.broker.metrics.topic_traffic import Spans, TopicTraffic
 from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.tables.topics import Topics
@@ -48,6 +50,8 @@ class RuntimeInfo:
         traffic: Traffic,
         timer_traffic: Traffic,
         topic_traffic: TopicTraffic,
+        group_lags: GroupLags,
+        dead_letters: DeadLetterCounts,
         clock: Clock,
         statistics: Callable[[], Mapping[str, int]],
     ) -> None:
@@ -58,6 +62,8 @@ class RuntimeInfo:
         self._traffic = traffic
         self._timer_traffic = timer_traffic
         self._topic_traffic = topic_traffic
+        self._group_lags = group_lags
+        self._dead_letters = dead_letters
         self._clock = clock
         self._statistics = statistics
 
@@ -68,6 +74,8 @@ class RuntimeInfo:
         self._timer_traffic.messages_in = self._timers.intake.rows
         self._timer_traffic.messages_out = self._timers.settled.delivered_rows
         self._timer_traffic.sample(now_s)
+        self._group_lags.sample(now_s)
+        self._dead_letters.sample(now_s)
 
     def begin_day(self, day: int) -> None:
         """Count messages for this day from now on, if it is a new one, and update the counts per topic."""
@@ -116,6 +124,7 @@ class RuntimeInfo:
             "dispatchBehindBytes": "0",
             "pageCacheLockTimeMills": "0",
             **self._timer_info(now_ms),
+            **self._alert_info(now_ms),
         }
         for pool in ("send", "pull", "litePull", "query", "ack"):
             info[f"{pool}ThreadPoolQueueSize"] = "0"
@@ -151,6 +160,25 @@ class RuntimeInfo:
             "timerEnqueueTps": f"{put_rate:.2f}",
             "timerDequeueTps": f"{delivered_rate:.2f}",
         }
+
+    def _alert_info(self, now_ms: int) -> dict[str, str]:
+        """What the console's alerts need: overdue and held timers, their lateness, stalled groups, dead letters."""
+        timers = self._timers
+        overdue, overdue_ms = timers.late_timers(now_ms)
+        lateness = timers.delivered.timer_lateness.counts()
+        return {
+            "latermqOverdueTimers": str(overdue),
+            "latermqOverdueMs": str(overdue_ms),
+            "latermqClockHeld": _flag(timers.guard.is_holding),
+            "latermqKeptBack": str(timers.delivery_statistics()["kept_back"]),
+            "latermqTimerLateness": _json([[*lateness.bounds_ms], [*lateness.upto, lateness.total]]),
+            "latermqStalledGroups": _json(self._group_lags.stalled()),
+            "latermqNewDeadLetters": _json(self._dead_letters.recent()),
+        }
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _elapsed(elapsed_ms: int) -> str:

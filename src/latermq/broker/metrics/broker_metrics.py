@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from latermq.broker.admin.runtime_info import earliest_ms
+from latermq.broker.metrics.dead_letter_counts import DeadLetterCounts
 from latermq.broker.metrics.exposition import Reading
+from latermq.broker.metrics.group_lags import GroupLags
 from latermq.broker.metrics.limits import BROKER_LIMITS, limits
 from latermq.broker.metrics.metric_families import FAMILIES, server_values
 from latermq.broker.metrics.traffic import Traffic
@@ -47,6 +49,8 @@ class BrokerMetrics:
         topics: Topics,
         traffic: Traffic,
         transactions: TransactionTallies,
+        group_lags: GroupLags,
+        dead_letters: DeadLetterCounts,
         clock: Clock,
         config: Config,
         statistics: Callable[[], Mapping[str, int]],
@@ -60,6 +64,8 @@ class BrokerMetrics:
         self._topics = topics
         self._traffic = traffic
         self._transactions = transactions
+        self._group_lags = group_lags
+        self._dead_letters = dead_letters
         self._clock = clock
         self._config = config
         self._statistics = statistics
@@ -170,6 +176,9 @@ class BrokerMetrics:
             "rocketmq_consumer_group_number": counts["groups"],
             "rocketmq_producer_connections": counts["producers"],
             "rocketmq_consumer_connections": counts["consumers"],
+            "rocketmq_consumer_lag_messages": self._group_lags.lags(),
+            "rocketmq_send_to_dlq_messages_total": self._dead_letters.of_groups,
+            "latermq_stalled_groups": len(self._group_lags.stalled()),
             "rocketmq_half_messages": counts["open_halves"],
             "rocketmq_commit_messages_total": self._transactions.committed,
             "rocketmq_rollback_messages_total": self._transactions.rolled_back,

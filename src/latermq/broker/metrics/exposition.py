@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     from latermq.timer.delivery.lateness import Counts
 
-    Value = float | Counts | Mapping[str, float] | Mapping[str, Counts]
+    Value = float | Counts | Mapping[str, float] | Mapping[str, Counts] | Mapping[tuple[str, str], int]
 
 
 class Kind(Enum):
@@ -30,7 +30,8 @@ class Family(NamedTuple):
     name: str
     kind: Kind
     meaning: str
-    label: str = ""  # the label that distinguishes its samples, if there are several
+    # The label that distinguishes its samples, if there are several, or two labels.
+    label: str | tuple[str, str] = ""
     of_storage: bool = False  # RocketMQ adds the kind of storage to the labels of its store's metrics
     scale: int = 1  # of a histogram: milliseconds per unit
 
@@ -51,10 +52,10 @@ class Reading(Collector):
             labels = dict(self._labels)
             if family.of_storage:
                 labels |= {"storage_type": "local", "storage_medium": "disk"}
-            names = [*labels, *([family.label] if family.label else ())]
+            names = [*labels, *(_texts(family.label) if family.label else ())]
             metric = _metric(family, names)
             for own, sample in samples.items():
-                texts = [*labels.values(), *([own] if family.label else ())]
+                texts = [*labels.values(), *(_texts(own) if family.label else ())]
                 if isinstance(metric, HistogramMetricFamily):
                     assert not isinstance(sample, float | int)
                     metric.add_metric(texts, _buckets(sample, family.scale), sample.sum_ms / family.scale)
@@ -62,6 +63,10 @@ class Reading(Collector):
                     assert isinstance(sample, float | int)
                     metric.add_metric(texts, sample)
             yield metric
+
+
+def _texts(one_or_two: str | tuple[str, str]) -> tuple[str, ...]:
+    return one_or_two if isinstance(one_or_two, tuple) else (one_or_two,)
 
 
 def _metric(family: Family, labels: list[str]) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:

@@ -78,6 +78,14 @@ FAMILIES = (
     Family("rocketmq_producer_connections", Kind.GAUGE, "Connected producers"),
     Family("rocketmq_consumer_connections", Kind.GAUGE, "Connected consumers"),
     Family(
+        "rocketmq_consumer_lag_messages",
+        Kind.GAUGE,
+        "Messages after the offset of a group in a topic; updated periodically",
+        ("consumer_group", "topic"),
+    ),
+    Family("rocketmq_send_to_dlq_messages_total", Kind.COUNTER, "Messages of groups that became dead letters"),
+    Family("latermq_stalled_groups", Kind.GAUGE, "Groups that consume nothing of a topic while messages arrive"),
+    Family(
         "latermq_timer_lateness_milliseconds",
         Kind.HISTOGRAM,
         "Store time of delivered messages minus their due time",

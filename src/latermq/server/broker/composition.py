@@ -260,6 +260,8 @@ def broker_metrics(broker: Broker, connections: Callable[[], Mapping[str, int]] 
         broker.topics,
         broker.traffic,
         broker.transaction_tallies,
+        broker.group_lags,
+        broker.dead_letter_counts,
         broker.clock,
         broker.config,
         broker.statistics,

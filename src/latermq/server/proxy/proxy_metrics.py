@@ -42,7 +42,8 @@ _FAMILIES = {
         "latermq_proxy_broker_requests_failed_total", Kind.COUNTER, "Requests that could not be sent to a broker"
     ),
 }
-OWN_FAMILIES = tuple(_FAMILIES.values())
+_UP = Family("rocketmq_proxy_up", Kind.GAUGE, "Always 1")
+OWN_FAMILIES = (_UP, *_FAMILIES.values())
 FAMILIES = (*OWN_FAMILIES, *SERVER_FAMILIES)
 PROXY_LIMITS = (
     Limit("proxy.max_routes", "topic_entries"),
@@ -72,5 +73,5 @@ class ProxyMetrics:
         """The current values of all metrics."""
         statistics = self._statistics()
         own = {family.name: statistics[name] for name, family in _FAMILIES.items()}
-        values = {**own, **server_values(statistics), **limits(PROXY_LIMITS, self._config, statistics)}
+        values = {_UP.name: 1, **own, **server_values(statistics), **limits(PROXY_LIMITS, self._config, statistics)}
         return Reading(FAMILIES, {"node_type": "proxy", "node_id": self._address()}, values)
