@@ -12,13 +12,17 @@ import msgspec
 from latermq.addresses import is_loopback
 from latermq.errors import ConfigError
 from latermq.setting_sources import Given, Problem, gather, variable_of
+from latermq.webhook_urls import webhook_urls
 
 MIN_NEAR_HORIZON_MS = 1_000
 MAX_NEAR_HORIZON_MS = 2 * 86_400_000
 MIN_DRIVER_MEMORY_BYTES = 512 << 20  # Spark requires 450 MiB, and a part of the heap does not count
 MIN_BUILD_TIMEOUT_MS = 1_000
 MIN_TOKEN_CHARS = 16
-SECRET_SETTINGS = frozenset({"http.token"})  # never shown to clients
+# Never shown to clients. The address of a webhook often contains its password.
+SECRET_SETTINGS = frozenset({"http.token", "alerts.webhook", "alerts.webhook_secret"})
+MIN_ALERTS_EVERY_MS = 1_000
+MAX_HEAVY_AHEAD_MS = 3_600_000
 MAX_TOPIC_QUEUES = 65_535  # the limit of name servers and clients
 MAX_IN_FLIGHT = 1 << 20  # rows of the table of messages in flight
 MIN_OPEN_QUEUES = 16  # a message's queue and the queue where it waits, with two files each at a file boundary
@@ -339,6 +343,33 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_page: int = 1_000  # rows of one answer
 
 
+class AlertsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When the console raises an alert, and where it reports alerts."""
+
+    webhook: str = ""  # URLs that alerts are posted to, separated by semicolons; empty: none
+    webhook_secret: str = ""  # signs the messages; empty: no signature
+    state_file: str = ""  # keeps alerts and unsent messages over restarts; empty: none
+    every: Duration = Duration.parse("10s")  # how often brokers are asked while no page is open, if there is a webhook
+    late: Duration = Duration.parse("1s")  # for the 99th percentile of the lateness of timers
+    late_for: Duration = Duration.parse("1m")
+    stuck: Duration = Duration.parse("30s")  # a timer is overdue, or deliveries are held, for this long
+    group_stuck: Duration = Duration.parse("5m")  # a group consumes nothing although messages arrive
+    group_lag: int = 100  # a stuck group with fewer messages to consume raises no alert
+    window_overdue: Duration = Duration.parse("1m")  # after the deadline of a window that is not built
+    offline: Duration = Duration.parse("30s")  # a broker or all name servers do not answer
+    forget_broker: Duration = Duration.parse("1d")  # a broker that is away for longer is no longer expected
+    disk: float = 0.8  # used share of the disk
+    dead_letters: Duration = Duration.parse("10m")  # how long an alert lasts after the last new dead letter
+    heavy_second: int = 100_000  # timers that are due in one second
+    heavy_ahead: Duration = Duration.parse("1h")
+    resolve_after: Duration = Duration.parse("1m")  # an alert ends if its condition did not hold for this long
+    keep_resolved: Duration = Duration.parse("1h")  # how long resolved alerts are shown
+    max_alerts: int = 1_000  # alerts at the same time, including resolved ones
+    max_unsent: int = 1_000  # messages that wait for one webhook
+    webhook_timeout: Duration = Duration.parse("10s")  # for one try
+    retry_for: Duration = Duration.parse("1h")  # for all tries of one message
+
+
 class MetricsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Ports where monitoring systems read the metrics of each process."""
 
@@ -370,6 +401,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namesrv: NameServerConfig = NameServerConfig()
     proxy: ProxyConfig = ProxyConfig()
     http: HttpConfig = HttpConfig()
+    alerts: AlertsConfig = AlertsConfig()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
 
@@ -538,6 +570,7 @@ def _check(config: Config) -> None:
     _check_pipeline(config.pipeline)
     _check_proxy(config.proxy)
     _check_http(config.http)
+    _check_alerts(config.alerts)
     for key, port in msgspec.structs.asdict(config.metrics).items():
         if not 0 <= port <= 65_535:
             raise ConfigError(f"metrics.{key} must be 0–65535, not {port}")
@@ -623,6 +656,39 @@ def _check_http(http: HttpConfig) -> None:
     ):
         if getattr(http, name) < 1:
             raise ConfigError(f"http.{name} must be at least 1")
+
+
+def _check_alerts(alerts: AlertsConfig) -> None:
+    try:
+        webhook_urls(alerts.webhook)
+    except ValueError as error:
+        raise ConfigError(
+            f"alerts.webhook is malformed: {error}",
+            hint="Write http://HOST:PORT/PATH or https://HOST/PATH, without user, spaces and #",
+        ) from None
+    if alerts.webhook_secret and len(alerts.webhook_secret) < MIN_TOKEN_CHARS:
+        raise ConfigError(
+            f"alerts.webhook_secret must have at least {MIN_TOKEN_CHARS} characters",
+            hint="Create one: openssl rand -hex 32",
+        )
+    if not 0 < alerts.disk <= 1:
+        raise ConfigError("alerts.disk must be above 0 and at most 1")
+    if alerts.heavy_ahead > MAX_HEAVY_AHEAD_MS:
+        raise ConfigError("alerts.heavy_ahead must be at most 1h: brokers count seconds one hour ahead")
+    if alerts.every < MIN_ALERTS_EVERY_MS:
+        raise ConfigError("alerts.every must be at least 1s")
+    for name in (
+        "webhook_timeout",
+        "retry_for",
+        "heavy_ahead",
+        "heavy_second",
+        "late",
+        "group_lag",
+        "max_alerts",
+        "max_unsent",
+    ):
+        if getattr(alerts, name) < 1:
+            raise ConfigError(f"alerts.{name} must be above 0")
 
 
 def _check_pipeline(pipeline: PipelineConfig) -> None:

@@ -1,6 +1,7 @@
-"""The state of all brokers once per second, asked for only while there are readers, and shared by all of them."""
+"""The state of all brokers: once per second while there are readers, who share it, and less often for alerts."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import msgspec
@@ -18,10 +19,14 @@ class Collector:
     A stream that is read slowly skips states. No stream delays another, and none keeps old states.
     """
 
-    def __init__(self, collect: Callable[[], Awaitable[msgspec.Struct]], max_streams: int) -> None:
-        """`collect` returns the current state."""
+    def __init__(
+        self, collect: Callable[[], Awaitable[msgspec.Struct]], max_streams: int, watch_every_s: float | None = None
+    ) -> None:
+        """`collect` returns the current state, and is also called every `watch_every_s` without readers."""
         self._collect = collect
         self._max_streams = max_streams
+        self._watch_every_s = watch_every_s
+        self._first_reader = asyncio.Event()
         self._streams: set[asyncio.Event] = set()
         self._task: asyncio.Task[None] | None = None
         self._event = b""
@@ -49,9 +54,10 @@ class Collector:
         self._streams.add(changed)
         seen = 0
         try:
-            if self._task is None:
+            if len(self._streams) == 1:
                 self._event = b""  # of the last readers
-                self._task = asyncio.create_task(self._run())
+                self._first_reader.set()
+            self._begin()
             while not self._is_closed:
                 if self._event and seen != self._number:
                     seen = self._number
@@ -61,19 +67,35 @@ class Collector:
                     await changed.wait()
         finally:
             self._streams.discard(changed)
-            if not self._streams and self._task is not None:
-                self._task.cancel()
-                self._task = None
+            if not self._streams and (self._watch_every_s is None or self._is_closed):
+                self._end()
+
+    def watch(self) -> None:
+        """Begin to collect without readers, if that was asked for."""
+        if self._watch_every_s is not None:
+            self._begin()
 
     def close(self) -> None:
-        """End all streams."""
+        """End all streams, and stop watching."""
         self._is_closed = True
         self._announce()
+        if not self._streams:
+            self._end()
+
+    def _begin(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    def _end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            due_s = loop.time() + EVERY_S
+            begun_s = loop.time()
+            self._first_reader.clear()
             name = "state"
             try:
                 data = msgspec.json.encode(await self._collect())
@@ -85,7 +107,16 @@ class Collector:
             self._number += 1
             self._event = b"id: %d\nevent: %s\ndata: %s\n\n" % (self._number, name.encode(), data)
             self._announce()
-            await asyncio.sleep(max(0.0, due_s - loop.time()))
+            await self._pause(begun_s)
+
+    async def _pause(self, begun_s: float) -> None:
+        """Wait until the next state is due. A first reader gets one at once."""
+        loop = asyncio.get_running_loop()
+        if self._watch_every_s is not None and not self._streams:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._first_reader.wait(), max(0.0, begun_s + self._watch_every_s - loop.time()))
+        else:
+            await asyncio.sleep(max(0.0, begun_s + EVERY_S - loop.time()))
 
     def _announce(self) -> None:
         for changed in self._streams:

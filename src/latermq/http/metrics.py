@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, PROCESS_COLLECTOR, gener
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from latermq.config import HttpConfig
+from latermq.config import Config
 from latermq.http.endpoint import Answer, Call, Endpoint
 
 TEXT = "text/plain"
@@ -37,6 +37,9 @@ FIGURES = (
     Figure("latermq_http_rate_refused_total", "refused_by_rate", "Requests refused because of http.rate"),
     Figure("latermq_http_timed_out_total", "timed_out", "Requests that exceeded http.request_timeout"),
     Figure("latermq_http_duration_milliseconds_total", "duration_ms", "Time spent on all answered requests"),
+    Figure("latermq_alerts_firing", "alerts_firing_", "Alerts that fire, by rule", "rule"),
+    Figure("latermq_alerts_suppressed", "alerts_suppressed", "Conditions that alerts.max_alerts left out"),
+    Figure("latermq_alert_messages_total", "alert_messages_", "Tries to send messages to webhooks", "result"),
 )
 LIMIT, LIMIT_USED = "latermq_limit", "latermq_limit_used"
 LIMITS = {
@@ -45,15 +48,15 @@ LIMITS = {
     "http.max_streams": "streams",
     "http.max_held": "held_bytes",
     "http.max_rate_clients": "rate_clients",
+    "alerts.max_alerts": "alerts",
+    "alerts.max_unsent": "alerts_unsent",
 }
 
 
 class ConsoleMetrics:
     """Answers GET /metrics."""
 
-    def __init__(
-        self, config: HttpConfig, address: Callable[[], str], statistics: Callable[[], Mapping[str, int]]
-    ) -> None:
+    def __init__(self, config: Config, address: Callable[[], str], statistics: Callable[[], Mapping[str, int]]) -> None:
         """`address` is available once the console listens."""
         self._config = config
         self._address = address
@@ -82,7 +85,7 @@ class ConsoleMetrics:
 class _Reading(Collector):
     """The values at one moment."""
 
-    def __init__(self, config: HttpConfig, address: str, statistics: Mapping[str, int]) -> None:
+    def __init__(self, config: Config, address: str, statistics: Mapping[str, int]) -> None:
         self._config = config
         self._labels = {"node_type": "console", "node_id": address}
         self._statistics = statistics
@@ -101,7 +104,9 @@ class _Reading(Collector):
         bounds = self._family(LIMIT, "Configured limits", "setting")
         used = self._family(LIMIT_USED, "How much of each limit is used", "setting")
         for setting, statistic in LIMITS.items():
-            bounds.add_metric([*self._labels.values(), setting], int(getattr(self._config, setting.partition(".")[2])))
+            section, _, key = setting.partition(".")
+            bound = int(getattr(getattr(self._config, section), key))
+            bounds.add_metric([*self._labels.values(), setting], bound)
             used.add_metric([*self._labels.values(), setting], self._statistics[statistic])
         yield bounds
         yield used

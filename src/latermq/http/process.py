@@ -11,6 +11,8 @@ from latermq.client import Producer, PullConsumer
 from latermq.client.scheduling.scheduler import TimerScheduler
 from latermq.clock import Clock, SystemClock
 from latermq.config import Config
+from latermq.http.alerts.monitor import AlertMonitor
+from latermq.http.api.alerts import AlertApi
 from latermq.http.api.cluster import ClusterApi
 from latermq.http.api.dead_letters import READER_GROUP, DeadLetterApi
 from latermq.http.api.density import DensityApi
@@ -44,10 +46,12 @@ class ConsoleProcess:
         self._producer = Producer(servers, group=PRODUCER_GROUP, send_timeout_s=timeout_s)
         self._far = FarTimers(self.brokers, config)
         density = DensityApi(self.brokers)
-        self._cluster = ClusterApi(self.brokers, density)
-        self.collector = Collector(self._cluster.collect, config.http.max_streams)
-        self.metrics = ConsoleMetrics(config.http, lambda: self.address, self.statistics)
-        self.endpoints = self._endpoints(density)
+        self.alerts = AlertMonitor(config.alerts, clock, self.brokers.pipeline_state, lambda: self.address)
+        self._cluster = ClusterApi(self.brokers, density, self.alerts)
+        watch_every_s = config.alerts.every / 1000 if self.alerts.must_watch else None
+        self.collector = Collector(self._cluster.collect, config.http.max_streams, watch_every_s)
+        self.metrics = ConsoleMetrics(config, lambda: self.address, self.statistics)
+        self.endpoints = self._endpoints(density, clock)
         self.app = ConsoleApp(
             config.http, clock, [*routes_of(self.endpoints), *LiveApi(self.collector, config.http).routes]
         )
@@ -71,6 +75,11 @@ class ConsoleProcess:
             "rate_clients": len(rates),
             "refused_by_rate": rates.refused,
             "duration_ms": round(self.app.access_log.duration_ms),
+            "alerts": len(self.alerts.engine),
+            "alerts_suppressed": self.alerts.engine.suppressed,
+            "alerts_unsent": self.alerts.webhooks.unsent,
+            **{f"alert_messages_{result}": count for result, count in self.alerts.webhooks.results.items()},
+            **{f"alerts_firing_{rule}": count for rule, count in self.alerts.firing_by_rule().items()},
             **{f"answers_{status}": count for status, count in self.app.access_log.answers.items()},
         }
 
@@ -79,15 +88,18 @@ class ConsoleProcess:
         for client in (self.brokers, self._reader, self._producer):
             await client.start()
         await self.listener.start()
+        self.alerts.start()
+        self.collector.watch()
 
     async def stop(self) -> None:
         """Stop accepting, end event streams, finish the requests in flight, and disconnect from the brokers."""
         await self.listener.stop()
+        await self.alerts.close()
         self._far.close()
         for client in (self._producer, self._reader, self.brokers):
             await client.close()
 
-    def _endpoints(self, density: DensityApi) -> list[Endpoint]:
+    def _endpoints(self, density: DensityApi, clock: Clock) -> list[Endpoint]:
         """The route table."""
         brokers, http = self.brokers, self._config.http
         scheduler = TimerScheduler(brokers)
@@ -102,6 +114,7 @@ class ConsoleProcess:
             *GroupApi(brokers).endpoints,
             *DeadLetterApi(brokers, self._reader, self._producer, http).endpoints,
             *self._cluster.endpoints,
+            *AlertApi(self.alerts, self._cluster.collect, clock).endpoints,
         ]
         return [*rows, *OpenApi(rows).endpoints]
 

@@ -50,7 +50,12 @@ class Row(NamedTuple):
 
     def is_of(self, process: str) -> bool:
         """Whether a process has this bound; those on sockets are of both."""
-        for section, of in (("Name server", "namesrv"), ("gRPC proxy", "proxy"), ("HTTP API", "console")):
+        for section, of in (
+            ("Name server", "namesrv"),
+            ("gRPC proxy", "proxy"),
+            ("HTTP API", "console"),
+            ("Webhooks", "console"),
+        ):
             if self.section == section:
                 return process == of
         is_of_sockets = any(name.startswith("server.") for name in self.settings)

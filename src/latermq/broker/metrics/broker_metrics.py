@@ -73,6 +73,7 @@ class BrokerMetrics:
         settings = config.broker
         self._labels = {"cluster": settings.cluster, "node_type": "broker", "node_id": settings.name}
         self._snapshot: dict[str, float] = {}
+        self._busiest_second = 0
         self._snapshot_again_s = float("-inf")
 
     def read(self) -> Reading:
@@ -94,6 +95,7 @@ class BrokerMetrics:
             "rocketmq_timer_dequeue_total": self._of_topics(tallies.delivered),
             "rocketmq_timing_messages": self._of_topics(timers.pending),
             "rocketmq_timer_message_snapshot": self._due_within(now_ms),
+            "latermq_busiest_second": self._busiest_second,
             "rocketmq_delay_message_latency": timers.intake.delays.counts(),
             "latermq_timers_cancelled_total": tallies.cancelled,
             "latermq_timers_moved_total": tallies.moved,
@@ -123,6 +125,7 @@ class BrokerMetrics:
         if now_s >= self._snapshot_again_s:
             start_ms = last_slot_start(now_ms)
             seconds = self._timer_service.slots.density(start_ms, start_ms + SNAPSHOT_BOUNDS_S[-1] * SLOT_MS)
+            self._busiest_second = int(seconds[:3_600].max())
             sums = np.add.reduceat(seconds, (0, *SNAPSHOT_BOUNDS_S[:-1])).tolist()
             self._snapshot = {str(bound): count for bound, count in zip(SNAPSHOT_BOUNDS_S, sums, strict=True)}
             took_s = clock.monotonic_s() - now_s

@@ -61,6 +61,11 @@ FAMILIES = (
         "Timers due within this many seconds, but not within the next lower bound; updated periodically",
         "timer_bound_s",
     ),
+    Family(
+        "latermq_busiest_second",
+        Kind.GAUGE,
+        "Timers due in the busiest second of the coming hour; updated periodically",
+    ),
     _of_store(
         "rocketmq_delay_message_latency",
         Kind.HISTOGRAM,

@@ -103,7 +103,10 @@ def serve(
     if not no_grpc:
         parts.append(Part(PROXY, lambda ready: _proxy_command(data, inherited, effective, ready), environment=shared))
     if not no_http:
-        parts.append(Part(CONSOLE, lambda ready: _console_command(inherited, effective, ready), environment=shared))
+        console_environment = as_environment([*settings, *_console_settings(data, effective)])
+        parts.append(
+            Part(CONSOLE, lambda ready: _console_command(inherited, effective, ready), environment=console_environment)
+        )
     if pipeline.is_part:
         driver_environment = as_environment([*settings, *_pipeline_settings(data, effective)])
         parts.append(
@@ -173,6 +176,11 @@ def _console_command(inherited: list[str], config: "Config", ready: Mapping[str,
     command = [sys.executable, "-m", "latermq", "console", *inherited]
     namesrv = config.http.namesrv or config.server.namesrv or _connectable(ready[NAME_SERVER])
     return [*command, "--namesrv", namesrv, *_port_option(ready.get(CONSOLE))]
+
+
+def _console_settings(data: Path, config: "Config") -> list[str]:
+    """Where the console keeps its alerts. A console that runs alone has no data directory."""
+    return [] if config.alerts.state_file else [f"alerts.state_file={data.absolute() / 'alerts.json'}"]
 
 
 def _pipeline_settings(data: Path, config: "Config") -> list[str]:

@@ -1,12 +1,16 @@
 """Brokers, the pipeline as they report it, and the state that the event stream carries."""
 
 import asyncio
+from collections.abc import Mapping
 from http import HTTPStatus
 
 import msgspec
 
+from latermq.client import Density
 from latermq.errors import LaterMQError
-from latermq.http.api.density import DensityApi, DensityReport
+from latermq.http.alerts.alert import Alert
+from latermq.http.alerts.monitor import AlertMonitor
+from latermq.http.api.density import DensityApi, DensityReport, density_report
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
 
@@ -63,14 +67,17 @@ class LiveState(msgspec.Struct):
 
     brokers: list[BrokerState]
     density: DensityReport
+    alerts: list[Alert]
 
 
 class ClusterApi:
     """The requests on brokers and the pipeline."""
 
-    def __init__(self, brokers: Brokers, density: DensityApi) -> None:
+    def __init__(self, brokers: Brokers, density: DensityApi, alerts: AlertMonitor) -> None:
+        """`alerts` examines every state that is collected."""
         self._brokers = brokers
         self._density = density
+        self._alerts = alerts
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -78,15 +85,24 @@ class ClusterApi:
         return [
             Endpoint("GET", "/api/v1/brokers", self._list, "Show all brokers", {ok: BrokerList}, "cluster"),
             Endpoint("GET", "/api/v1/pipeline", self._pipeline, "Show the pipeline", {ok: PipelineReports}, "cluster"),
-            Endpoint("GET", "/api/v1/state", self._state, "Show the current state", {ok: LiveState}, "cluster"),
+            Endpoint("GET", "/api/v1/state", self._show_state, "Show the current state", {ok: LiveState}, "cluster"),
         ]
 
     async def collect(self) -> LiveState:
-        """Ask all brokers for their state."""
-        brokers, density = await asyncio.gather(self._states(), self._density.report())
-        return LiveState(brokers, density)
+        """Ask all brokers for their state, and examine it."""
+        try:
+            masters = await self._brokers.masters()
+        except LaterMQError as error:
+            self._alerts.observe_failure(error)
+            raise
+        infos, counts = await asyncio.gather(self._infos(masters), self._counts())
+        self._alerts.observe(masters, infos, None if isinstance(counts, LaterMQError) else counts[0])
+        if isinstance(counts, LaterMQError):
+            raise counts
+        states = [_state(name, masters[name], info) for name, info in infos.items()]
+        return LiveState(states, density_report(*counts), self._alerts.engine.firing())
 
-    async def _state(self, call: Call) -> Answer:
+    async def _show_state(self, call: Call) -> Answer:
         return Answer(await self.collect())
 
     async def _list(self, call: Call) -> Answer:
@@ -98,30 +114,23 @@ class ClusterApi:
 
     async def _states(self) -> list[BrokerState]:
         masters = await self._brokers.masters()
-        return list(await asyncio.gather(*map(self._broker, masters, masters.values())))
+        infos = await self._infos(masters)
+        return [_state(name, masters[name], info) for name, info in infos.items()]
 
-    async def _broker(self, name: str, address: str) -> BrokerState:
+    async def _infos(self, masters: Mapping[str, str]) -> dict[str, dict[str, str] | LaterMQError]:
+        return dict(zip(masters, await asyncio.gather(*map(self._info, masters.values())), strict=True))
+
+    async def _info(self, address: str) -> dict[str, str] | LaterMQError:
         try:
-            info = await self._brokers.broker_runtime_info(address)
+            return await self._brokers.broker_runtime_info(address)
         except LaterMQError as error:
-            return BrokerState(name, address, error.message)
-        in_rate, out_rate = (_number(info.get(rate, "").partition(" ")[0]) for rate in ("putTps", "getFoundTps"))
-        return BrokerState(
-            name,
-            address,
-            "",
-            info.get("latermqVersion", ""),
-            _count(info, "bootTimestamp"),
-            _count(info, "putMessageTimesTotal"),
-            _count(info, "msgGetTotalTodayNow"),
-            in_rate,
-            out_rate,
-            _count(info, "timerCongestNum"),
-            _number(info.get("timerEnqueueTps", "")),
-            _number(info.get("timerDequeueTps", "")),
-            _count(info, "timerReadBehind") * 1000,
-            _number(info.get("commitLogDiskRatio", "")),
-        )
+            return error
+
+    async def _counts(self) -> tuple[Density, int] | LaterMQError:
+        try:
+            return await self._density.ask()
+        except LaterMQError as error:
+            return error
 
     async def _report(self, name: str, address: str) -> PipelineReport:
         try:
@@ -144,6 +153,28 @@ class ClusterApi:
         )
 
 
+def _state(name: str, address: str, info: Mapping[str, str] | LaterMQError) -> BrokerState:
+    if isinstance(info, LaterMQError):
+        return BrokerState(name, address, info.message)
+    in_rate, out_rate = (_number(info.get(rate, "").partition(" ")[0]) for rate in ("putTps", "getFoundTps"))
+    return BrokerState(
+        name,
+        address,
+        "",
+        info.get("latermqVersion", ""),
+        _count(info, "bootTimestamp"),
+        _count(info, "putMessageTimesTotal"),
+        _count(info, "msgGetTotalTodayNow"),
+        in_rate,
+        out_rate,
+        _count(info, "timerCongestNum"),
+        _number(info.get("timerEnqueueTps", "")),
+        _number(info.get("timerDequeueTps", "")),
+        _count(info, "timerReadBehind") * 1000,
+        _number(info.get("commitLogDiskRatio", "")),
+    )
+
+
 def _number(text: str) -> float:
     try:
         return float(text)
@@ -151,5 +182,5 @@ def _number(text: str) -> float:
         return 0.0
 
 
-def _count(info: dict[str, str], name: str) -> int:
+def _count(info: Mapping[str, str], name: str) -> int:
     return int(_number(info.get(name, "")))

@@ -51,8 +51,11 @@ class DensityApi:
 
     async def report(self) -> DensityReport:
         """Ask all brokers."""
-        density, pending = await asyncio.gather(self._brokers.timer_density(), self._brokers.count_timers())
-        return density_report(density, pending)
+        return density_report(*await self.ask())
+
+    async def ask(self) -> tuple[Density, int]:
+        """Return the counts of all brokers together, and the number of all pending timers."""
+        return await asyncio.gather(self._brokers.timer_density(), self._brokers.count_timers())
 
 
 def density_report(density: Density, pending: int) -> DensityReport:
