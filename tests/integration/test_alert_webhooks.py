@@ -7,14 +7,17 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
+import uvloop
 
 from latermq.config import load_config
 from latermq.http.alerts import webhooks
 from latermq.http.alerts.alert import Alert
 from latermq.http.alerts.webhooks import Webhooks, signature_headers
+from latermq.server.http2.certificates import self_signed
 from tests.support.webhook_receiver import Receiver, answer, receiving, send
 
 SECRET = "0123456789abcdef-secret-key"
@@ -49,7 +52,7 @@ def run(
         return dict(hooks.results)
 
     with structlog.testing.capture_logs() as logs:
-        results = asyncio.run(main())
+        results = uvloop.run(main())  # as in production
     return results, json.dumps(logs)
 
 
@@ -207,7 +210,23 @@ def test_a_port_without_a_server_and_one_without_tls_are_tried_again() -> None:
         url = f"http://127.0.0.1:{gone.port}/;https://127.0.0.1:{plain.port}/"
         results, log = run(scenario, url, "alerts.retry_for=200ms")
     assert results["delivered"] == 0
-    assert "Connect call failed" in log
+    assert "Connection refused" in log
+
+
+def test_the_certificate_and_the_host_name_of_a_receiver_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = self_signed(tmp_path, time.time_ns() // 1_000_000)  # for localhost
+    with receiving(files) as secure:
+        url = f"https://localhost:{secure.port}/hook"
+        results, log = run(send_all(1), url, "alerts.retry_for=1ms")
+        assert (results["failed"], secure.requests) == (1, [])
+        assert "TLS: CERTIFICATE_VERIFY_FAILED" in log
+        monkeypatch.setenv("SSL_CERT_FILE", str(files.certificate))
+        results, log = run(send_all(1), url)
+        assert (results["delivered"], len(secure.requests)) == (1, 1), log
+        results, log = run(send_all(1), url.replace("localhost", "127.0.0.1"), "alerts.retry_for=1ms")
+        assert (results["failed"], len(secure.requests)) == (1, 1)
 
 
 def test_the_queue_is_bounded_and_drops_the_oldest(receiver: Receiver) -> None:

@@ -4,10 +4,12 @@ import contextlib
 import json
 import socket
 import socketserver
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from latermq.server.http2.certificates import CertificateFiles
 from tests.interop.ports import HOST
 
 Behaviour = Callable[[socket.socket], None]
@@ -75,14 +77,21 @@ class Receiver:
 
 
 @contextlib.contextmanager
-def receiving() -> Iterator[Receiver]:
-    """Run a receiver on a free port."""
+def receiving(certificate: CertificateFiles | None = None) -> Iterator[Receiver]:
+    """Run a receiver on a free port, with TLS if it has a certificate."""
     receiver = Receiver()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if certificate is not None:
+        context.load_cert_chain(*certificate)
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             with contextlib.suppress(OSError, ValueError):
-                receiver.serve(self.request)
+                if certificate is None:
+                    receiver.serve(self.request)
+                    return
+                with context.wrap_socket(self.request, server_side=True) as connection:
+                    receiver.serve(connection)
 
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True

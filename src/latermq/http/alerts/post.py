@@ -69,7 +69,8 @@ def _redirected(url: SplitResult, status: int, location: str) -> SplitResult:
 async def _exchange(url: SplitResult, body: bytes, headers: Mapping[str, str]) -> tuple[int, str]:
     """Send the request on a connection of its own. Return the status, and where a redirect points."""
     is_tls = url.scheme == "https"
-    context = ssl.create_default_context() if is_tls else None
+    # On a thread, because it reads the certificates of all authorities.
+    context = await asyncio.to_thread(ssl.create_default_context) if is_tls else None
     port = url.port or (443 if is_tls else 80)
     reader, writer = await asyncio.open_connection(url.hostname, port, ssl=context)
     try:

@@ -14,6 +14,8 @@ from latermq.http.api.density import DensityApi, DensityReport, density_report
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
 
+MAX_LIVE_ALERTS = 100  # in each state; GET /api/v1/alerts has all
+
 
 class BrokerState(msgspec.Struct, omit_defaults=True):
     """A broker as it reports itself, or why it does not. `late_ms` is how late its deliveries are now."""
@@ -100,7 +102,7 @@ class ClusterApi:
         if isinstance(counts, LaterMQError):
             raise counts
         states = [_state(name, masters[name], info) for name, info in infos.items()]
-        return LiveState(states, density_report(*counts), self._alerts.engine.firing())
+        return LiveState(states, density_report(*counts), self._alerts.engine.firing()[:MAX_LIVE_ALERTS])
 
     async def _show_state(self, call: Call) -> Answer:
         return Answer(await self.collect())
