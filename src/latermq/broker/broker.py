@@ -385,7 +385,7 @@ class Broker:
             self.pop_positions,
         )
         self.message_admin = MessageAdmin(self.reader, self.members, self.filters)
-        self.group_lags = GroupLags(self.offsets, store.queues)
+        self.group_lags = GroupLags(self.offsets, store.queues, self.pop_positions.delivered_offset)
         self.dead_letter_counts = DeadLetterCounts(self.topics, store.queues)
         self.runtime_info = RuntimeInfo(
             store,

@@ -64,6 +64,20 @@ def test_a_group_that_consumes_nothing_while_messages_arrive_is_stalled_until_it
     assert watched.broker.group_lags.lags() == {("readers", "orders"): 6}
 
 
+def test_a_group_that_pops_is_not_stalled_by_one_message_in_flight(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.send(3)
+    watched.broker.offsets.put("readers", "orders", 0, 1)
+    popped = 1
+    monkeypatch.setattr(watched.broker.group_lags, "_popped_offset", lambda *of: popped)
+    for _ in range(6):
+        watched.send(1)
+        popped += 1
+        watched.pass_seconds(10)
+    assert watched.told("latermqStalledGroups") == []
+
+
 def test_a_group_that_keeps_up_and_one_whose_topic_is_gone_are_not_stalled(watched: Watched) -> None:
     watched.broker.offsets.put("readers", "deleted", 0, 5)
     for _ in range(6):

@@ -1,6 +1,6 @@
 """How far each consumer group is behind in each topic, and since when it consumes nothing although messages arrive."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from latermq.group.offsets import ConsumerOffsets
@@ -33,9 +33,16 @@ class _Progress(NamedTuple):
 class GroupLags:
     """Compares the offsets of groups with the ends of queues, some at a time."""
 
-    def __init__(self, offsets: ConsumerOffsets, queues: QueueTable) -> None:
+    def __init__(
+        self, offsets: ConsumerOffsets, queues: QueueTable, popped_offset: Callable[[str, str, int], int]
+    ) -> None:
+        """`popped_offset` tells how far a group has popped a queue of a topic.
+
+        A single message that is in flight for long holds back the offset of a group that pops.
+        """
         self._offsets = offsets
         self._queues = queues
+        self._popped_offset = popped_offset
         self._progress: dict[tuple[str, str], _Progress] = {}
         self._lags: dict[tuple[str, str], int] = {}
         self._passing: Iterator[None] | None = None
@@ -81,7 +88,7 @@ class GroupLags:
             consumed = lag = 0
             for queue_id, offset in self._offsets.of_topic(group, topic).items():
                 queue = self._queues.find(topic, queue_id)
-                consumed += offset
+                consumed += max(offset, self._popped_offset(group, topic, queue_id))
                 lag += max(0, queue.next_offset - max(offset, queue.min_offset)) if queue is not None else 0
                 visited += 1
             lags[group, topic] = lag

@@ -151,6 +151,8 @@ class AlertMonitor:
     async def _refresh_pipelines(self) -> None:
         found: dict[str, PipelineState] = {}
         for broker, seen in list(self._seen.items()):
+            if not seen.address:  # known from before a restart, and not seen since
+                continue
             try:
                 found[broker] = await self._ask_pipeline(seen.address)
             except LaterMQError:
