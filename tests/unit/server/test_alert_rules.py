@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import re
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from latermq.client import Density
@@ -13,8 +16,10 @@ from latermq.http.alerts.monitor import AlertMonitor
 from latermq.http.alerts.recent_lateness import RecentLateness
 from latermq.http.alerts.rules import RULES, examine_broker, examine_density
 from latermq.http.alerts.signals import Lateness, read_signals
+from latermq.http.alerts.webhooks import AlertMessage
 from latermq.model.pipeline_state import PipelineState
 
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
 CONFIG = AlertsConfig()
 GOOD = {
     "latermqOverdueTimers": "0",
@@ -212,3 +217,14 @@ def test_a_wrong_setting_is_refused_without_showing_a_secret(setting: str) -> No
         load_config(settings=[setting], environment={})
     assert setting.partition("=")[0] in refused.value.message
     assert "secret-path" not in f"{refused.value.message} {refused.value.hint}"
+
+
+def test_the_page_lists_every_rule_and_shows_a_message_as_it_is_sent() -> None:
+    section = PAGE.partition("\n## Alerts\n")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)` \| .* \| (`alerts\.\w+`(?:, `alerts\.\w+`)*) \|$", section, re.MULTILINE)
+    assert {rule for rule, _ in listed} == set(RULES)
+    settings = {name for _, names in listed for name in re.findall(r"`alerts\.(\w+)`", names)}
+    assert settings <= set(AlertsConfig.__struct_fields__)
+    [shown] = re.findall(r"```json\n(.+)\n```", section)
+    message = msgspec.json.decode(shown, type=AlertMessage)
+    assert json.loads(msgspec.json.encode(message)) == json.loads(shown)
