@@ -4,16 +4,14 @@ A process that can read the secret can take over the ingest of far timers. The s
 requests contain an HMAC.
 """
 
-import contextlib
 import hashlib
 import hmac
-import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from latermq.errors import ConfigError, StoreError
+from latermq.secret_file import create_once
 
 SUFFIX = ".secret"
 MIN_CHARS = 32
@@ -62,19 +60,8 @@ def load_or_create_secret(path: Path) -> bytes:
     """
     if path.exists():
         return load_secret(path)
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.draft")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.link(draft, path)
-            draft.unlink()
-        except OSError:  # a file system without hard links
-            draft.replace(path)
+        create_once(path)
     except OSError as error:
         raise ConfigError(
             f"cannot create the pipeline's secret {path}: {error.strerror}",

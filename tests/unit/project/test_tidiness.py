@@ -11,7 +11,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 SRC = ROOT / "src" / "latermq"
-CORE_PACKAGES = ("message", "handover", "store", "timer", "group", "broker", "protocol", "config_json", "model")
+CORE_PACKAGES = (
+    "access",
+    "message",
+    "handover",
+    "store",
+    "timer",
+    "group",
+    "broker",
+    "protocol",
+    "config_json",
+    "model",
+)
 
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 90

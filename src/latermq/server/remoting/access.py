@@ -2,9 +2,21 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
+from latermq.access.resources import (
+    CREATE,
+    DELETE,
+    GET,
+    LIST,
+    PUB,
+    SUB,
+    UPDATE,
+    Access,
+    Action,
+    Actions,
+    Kind,
+)
 from latermq.message.names import (
     HALF_TOPIC,
     OP_HALF_TOPIC,
@@ -17,30 +29,12 @@ from latermq.message.names import (
 )
 from latermq.protocol.remoting.frames import Command
 
+__all__ = [
+    "CREATE", "DELETE", "GET", "LIST", "OPEN", "PUB", "SUB", "UPDATE", "Access", "Action", "Kind", "Rule",
+    "on_cluster", "on_group", "on_group_if_named", "on_groups", "on_topic", "on_topic_if_named", "on_topics",
+    "topic_access",
+]  # fmt: skip
 
-class Kind(Enum):
-    """Kinds of resources. The only cluster is the one that the server belongs to."""
-
-    TOPIC = "topic"
-    GROUP = "group"
-    CLUSTER = "cluster"
-
-
-class Action(Enum):
-    """Actions on a resource."""
-
-    PUB = "pub"
-    SUB = "sub"
-    CREATE = "create"
-    UPDATE = "update"
-    DELETE = "delete"
-    GET = "get"
-    LIST = "list"
-
-
-PUB, SUB, CREATE, UPDATE = Action.PUB, Action.SUB, Action.CREATE, Action.UPDATE
-DELETE, GET, LIST = Action.DELETE, Action.GET, Action.LIST
-Actions = tuple[Action, ...]
 Names = Callable[[Command, Any], Iterable[str]]
 
 # Topics that hold messages of all other topics.
@@ -48,14 +42,6 @@ _CLUSTER_TOPICS = frozenset({
     TIMER_TOPIC, SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_CHECK_TOPIC,
     POP_TOPIC,
 })  # fmt: skip
-
-
-class Access(NamedTuple):
-    """One resource and a set of actions. One of the actions must be permitted. It is the cache key of verdicts."""
-
-    kind: Kind
-    name: str  # empty for the cluster
-    actions: Actions
 
 
 @dataclass(frozen=True, slots=True)
