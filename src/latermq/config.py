@@ -20,7 +20,7 @@ MIN_DRIVER_MEMORY_BYTES = 512 << 20  # Spark requires 450 MiB, and a part of the
 MIN_BUILD_TIMEOUT_MS = 1_000
 MIN_TOKEN_CHARS = 16
 # Never shown to clients. The address of a webhook often contains its password.
-SECRET_SETTINGS = frozenset({"http.token", "alerts.webhook", "alerts.webhook_secret"})
+SECRET_SETTINGS = frozenset({"http.token", "access.init_user", "alerts.webhook", "alerts.webhook_secret"})
 MIN_ALERTS_EVERY_MS = 1_000
 MAX_HEAVY_AHEAD_MS = 3_600_000
 MAX_TOPIC_QUEUES = 65_535  # the limit of name servers and clients
@@ -343,6 +343,22 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_page: int = 1_000  # rows of one answer
 
 
+class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Users and permissions."""
+
+    enabled: bool = False
+    mode: Literal["enforce", "log"] = "enforce"  # log: requests that would be refused are served, and logged
+    # `name:password` of a super user, created at the first start and never changed afterwards.
+    init_user: str = ""
+    # The file with the key that encrypts the users' secrets. The variable LATERMQ_SECRET_KEY replaces it. Without a
+    # key, the secrets are stored in plain text.
+    key_file: str = ""
+    # The file with the secret that LaterMQ's own processes sign with. Empty: `latermq.inner` in the data directory.
+    inner_file: str = ""
+    max_users: int = 10_000
+    max_entries: int = 1_000  # of the policies of one user
+
+
 class AlertsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When the console raises an alert, and where it reports alerts."""
 
@@ -401,6 +417,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namesrv: NameServerConfig = NameServerConfig()
     proxy: ProxyConfig = ProxyConfig()
     http: HttpConfig = HttpConfig()
+    access: AccessConfig = AccessConfig()
     alerts: AlertsConfig = AlertsConfig()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
@@ -570,6 +587,7 @@ def _check(config: Config) -> None:
     _check_pipeline(config.pipeline)
     _check_proxy(config.proxy)
     _check_http(config.http)
+    _check_access(config.access)
     _check_alerts(config.alerts)
     for key, port in msgspec.structs.asdict(config.metrics).items():
         if not 0 <= port <= 65_535:
@@ -623,6 +641,18 @@ def _check_proxy(proxy: ProxyConfig) -> None:
             raise ConfigError(f"proxy.{name} must be at least 1")
     if proxy.min_invisible > proxy.max_invisible:
         raise ConfigError("proxy.min_invisible must be at most proxy.max_invisible")
+
+
+def _check_access(access: AccessConfig) -> None:
+    name, colon, secret = access.init_user.partition(":")
+    if access.init_user and not (colon and name.strip() and secret.strip()):
+        raise ConfigError(
+            "access.init_user must be a name, a colon and a password",
+            hint="Set it in the environment, where other users do not see it: LATERMQ_ACCESS_INIT_USER=admin:PASSWORD",
+        )
+    for key in ("max_users", "max_entries"):
+        if getattr(access, key) < 1:
+            raise ConfigError(f"access.{key} must be at least 1")
 
 
 def _check_http(http: HttpConfig) -> None:

@@ -5,9 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from msgspec import inspect
-
 from latermq.broker.messages.reply_budget import ReplyBudget
 from latermq.clock import SystemClock
 from latermq.config_json.offsets import OffsetTableJson
@@ -24,6 +21,7 @@ from latermq.server.remoting.endpoints import Endpoint
 from tests.integration.brokers import run_with_broker, send, send_fields, small_config
 from tests.integration.raw_client import RawClient, connect
 from tests.support.served_requests import broker_endpoints, name_server_endpoints
+from tests.support.signed_requests import sample_of
 
 REFUSAL = "the test permits nothing"
 MAX_BINARY_CODE = 0x7FFF
@@ -33,29 +31,9 @@ def permit_nothing(_: Connection, __: Endpoint, ___: Command, ____: Any) -> None
     raise NoPermission(REFUSAL)
 
 
-def sample(type_: inspect.Type) -> Any:
-    """The shortest value of a type."""
-    match type_:
-        case inspect.StructType():
-            return {field.encode_name: sample(field.type) for field in type_.fields if field.required}
-        case inspect.StrType():
-            return "orders"
-        case inspect.ListType():
-            return []
-        case inspect.DictType():
-            return {}
-        case _:
-            return 1
-
-
 def frame_of(endpoint: Endpoint, *, encoding: int, flag: int = 0) -> bytes:
     """A request that its handler could be called with."""
-    fields, body = {}, b""
-    if endpoint.header is not None:
-        header = sample(inspect.type_info(endpoint.header))
-        fields = {name: str(value) for name, value in header.items()}
-    elif endpoint.body is not None:
-        body = msgspec.json.encode(sample(inspect.type_info(endpoint.body)))
+    fields, body = sample_of(endpoint)
     return encode_frame(endpoint.code, int(endpoint.code), flag=flag, encoding=encoding, fields=fields, body=body)
 
 

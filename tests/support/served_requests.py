@@ -5,6 +5,7 @@ from typing import cast
 from latermq.clock import SimulatedClock
 from latermq.config import Config
 from latermq.server.broker.composition import broker_service, pipeline_requests, timer_requests, window_requests
+from latermq.server.handlers.admin.access_requests import AccessRequests
 from latermq.server.namesrv.name_server import NameServer
 from latermq.server.remoting.endpoints import Endpoint
 from latermq.server.remoting.sliced_requests import SlicedRequests
@@ -28,4 +29,5 @@ def broker_endpoints() -> dict[str, list[Endpoint]]:
         "the pipeline": pipeline_requests(scene.broker, service.flush_queue).endpoints,
         "windows": window_requests(scene.broker, cast(WindowLoader, None)).endpoints,
         "administration": scene.service.endpoints,
+        "users": AccessRequests(None, scene.service.saves, None, None).endpoints,
     }

@@ -52,6 +52,8 @@ BROKER_LIMITS = (
     Limit("timer.max_waiting", "timers_unput"),
     Limit("timer.max_loaded", "timers_loaded"),
     Limit("transaction.max_open", "open_halves"),
+    Limit("access.max_users", "access_users"),
+    Limit("access.max_entries", "access_entries"),
     Limit("look_ups", "look_ups", "max_look_ups"),
     Limit("connection_look_ups", "connection_look_ups", "max_connection_look_ups"),
     Limit("unsaved_replies", "unsaved_reply_bytes", "max_unsaved_reply_bytes"),

@@ -58,6 +58,7 @@ class _JsonReply(msgspec.Struct, omit_defaults=True):
 
 _encode_json = msgspec.json.Encoder().encode
 _decode_text_fields = msgspec.json.Decoder(dict[str, str | None]).decode
+_decode_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _field_decoders: dict[type[msgspec.Struct], msgspec.json.Decoder[msgspec.Struct]] = {}
 
 
@@ -113,6 +114,25 @@ class Command(msgspec.Struct, gc=False, rename={"json_fields": "extFields"}):
                 return self.header(type_)
             raise MalformedRequest(f"cannot decode the header of request {self.code}: {error}") from None
 
+    def signed_texts(self) -> Mapping[str, str]:
+        """The header fields as texts, as a signature covers them. Numbers count as they are written."""
+        try:
+            return self.text_fields()
+        except MalformedRequest:
+            try:
+                written = _decode_raw_fields(self._encoded_fields())
+            except UNREADABLE:
+                raise MalformedRequest(f"the header fields of request {self.code} are not a map") from None
+        texts: dict[str, str] = {}
+        for name, value in written.items():
+            text = bytes(value).decode()
+            if text != "null":
+                texts[name] = msgspec.json.decode(text) if text.startswith('"') else text
+        return texts
+
+    def _encoded_fields(self) -> msgspec.Raw:
+        return self.json_fields
+
     def _drop_null_fields(self) -> bool:
         """Replace `null`, which some clients write for no fields. Called only after decoding has failed."""
         is_null = bytes(self.json_fields) == b"null"
@@ -125,7 +145,7 @@ class Command(msgspec.Struct, gc=False, rename={"json_fields": "extFields"}):
         if self.binary_fields is not None:
             return self.binary_fields
         try:
-            fields = _decode_text_fields(self.json_fields)
+            fields = _decode_text_fields(self._encoded_fields())
         except UNREADABLE as error:
             if self._drop_null_fields():
                 return {}
@@ -135,8 +155,17 @@ class Command(msgspec.Struct, gc=False, rename={"json_fields": "extFields"}):
         return {name: value for name, value in fields.items() if value is not None}
 
 
+class _EncodedFields(msgspec.Struct, rename={"json_fields": "extFields"}):
+    json_fields: msgspec.Raw = _NO_FIELDS
+
+
 class DecodedRequest(Command, gc=False, rename={"json_fields": "extFields"}):
-    """A request whose type has decoded fields. The encoded fields are not kept."""
+    """A request whose type has decoded fields. The encoded fields are kept only where signatures are checked."""
+
+    encoded_header: bytes = b""
+
+    def _encoded_fields(self) -> msgspec.Raw:
+        return _decode_encoded_fields(self.encoded_header).json_fields
 
     def header(self, type_: type[HeaderType]) -> HeaderType:
         fields: object = self.json_fields
@@ -144,6 +173,7 @@ class DecodedRequest(Command, gc=False, rename={"json_fields": "extFields"}):
         return fields
 
 
+_decode_encoded_fields = msgspec.json.Decoder(_EncodedFields).decode
 _decode_json_header = msgspec.json.Decoder(Command).decode
 
 

@@ -44,6 +44,7 @@ class AckHeader(Struct, kw_only=True, gc=False):
     queueId: Int32
     extraInfo: str
     offset: Int64
+    AccessKey: str = ""  # the user
 
 
 class AckRequest(DecodedRequest, kw_only=True, gc=False, rename={"json_fields": "extFields"}):
@@ -54,7 +55,8 @@ class AckRequest(DecodedRequest, kw_only=True, gc=False, rename={"json_fields": 
     @property
     def held_bytes(self) -> int:
         fields = self.json_fields
-        return len(self.body) + len(fields.consumerGroup) + len(fields.topic) + len(fields.extraInfo)
+        names = len(fields.consumerGroup) + len(fields.topic)
+        return len(self.body) + names + len(fields.extraInfo) + len(self.encoded_header)
 
 
 class ChangeInvisibleTimeHeader(Struct, kw_only=True, gc=False):

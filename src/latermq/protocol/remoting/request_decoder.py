@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from latermq.protocol.remoting.codes import Request
-from latermq.protocol.remoting.frames import JSON, UNREADABLE, Command, decode_frame
+from latermq.protocol.remoting.frames import JSON, UNREADABLE, Command, DecodedRequest, decode_frame
 from latermq.protocol.remoting.pop import AckRequest
 from latermq.protocol.remoting.send import SendRequest
 
@@ -32,3 +32,11 @@ def decode_request(encoding: int, header: bytes, body: bytes) -> Command:
             command.encoding, command.binary_fields, command.body = JSON, None, body
             return command
     return decode_frame(encoding, header, body)
+
+
+def decode_signed_request(encoding: int, header: bytes, body: bytes) -> Command:
+    """Like `decode_request`, and keeps the encoded fields, which signatures cover completely."""
+    command = decode_request(encoding, header, body)
+    if isinstance(command, DecodedRequest):
+        command.encoded_header = header
+    return command

@@ -75,6 +75,7 @@ class SendHeaderV2(
     unitMode: bool = False
     batch: bool = False
     maxReconsumeTimes: Int32 | None = None
+    AccessKey: str = ""  # the user, with a name of its own on the wire
 
 
 class SendBackHeader(Struct, kw_only=True):
@@ -120,7 +121,7 @@ def read_retry(header: SendHeader | SendHeaderV2, client_version: int) -> RetryM
 
 
 class SendRequest(DecodedRequest, kw_only=True, gc=False, rename={"json_fields": "extFields"}):
-    """A send request with decoded fields. The encoded fields are not kept."""
+    """A send request with decoded fields."""
 
     json_fields: SendHeaderV2  # type: ignore[assignment]
 
@@ -128,7 +129,8 @@ class SendRequest(DecodedRequest, kw_only=True, gc=False, rename={"json_fields":
     def held_bytes(self) -> int:
         fields = self.json_fields
         names = len(fields.producerGroup) + len(fields.topic) + len(fields.defaultTopic)
-        return len(self.body) + len(self.remark or "") + len(fields.properties) + names
+        texts = len(self.remark or "") + len(fields.properties) + names
+        return len(self.body) + texts + len(self.encoded_header)
 
 
 _SEND_REPLY = (

@@ -23,6 +23,7 @@ from latermq.config import DEFAULT_METRICS_PORT, Config
 from latermq.errors import LaterMQError, StoreError
 from latermq.pipeline_secret import is_open_to_others, load_or_create_secret, secret_path
 from latermq.redaction import redacted
+from latermq.server.broker.access_control import AccessControl
 from latermq.server.broker.clock_fifo import open_clock
 from latermq.server.broker.cluster_routes import ClusterRoutes
 from latermq.server.broker.composition import (
@@ -98,6 +99,7 @@ class BrokerProcess:
         # The result is None after a request to stop, and the error if the broker cannot continue.
         self.ended: asyncio.Future[BaseException | None] = loop.create_future()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-store")
+        self._access = AccessControl(config, self._disk, data, SystemClock())
         self._open_drivers()
         # A real cycle: the service serves requests in slices, and each slice is followed by the service's own work.
         self._sliced = SlicedRequests(config.timer.max_lookup, loop.call_soon, lambda: self.service.on_turn_end())
@@ -125,7 +127,7 @@ class BrokerProcess:
             on_failed=self.end,
         )
         # Sockets use real time, even when deliveries use a simulated clock.
-        self.listener = Listener(self.service, server, SystemClock())
+        self.listener = Listener(self.service, server, SystemClock(), self._access.decode)
         self._admin = admin_requests(
             self.broker,
             address=self.address,
@@ -150,6 +152,7 @@ class BrokerProcess:
         self._windows = window_requests(self.broker, self._loader)
         for subject in (self._admin, self._pending, pipeline, self._windows):
             self.service.table.add(subject.endpoints)
+        self._access.install(self.service.table, self._admin.saves)
         self._metrics = MetricsServer(broker_metrics(self.broker, self._server_statistics))
         self._timers: list[asyncio.TimerHandle | None] = []
         self._is_checkpointing = False
@@ -192,6 +195,7 @@ class BrokerProcess:
     def _server_statistics(self) -> dict[str, int]:
         services = (
             self.listener, self.service, self._admin, self._pending, self._windows, self._metrics, self._cluster_routes,
+            self._access,
         )  # fmt: skip
         return {name: count for service in services for name, count in service.statistics().items()}
 

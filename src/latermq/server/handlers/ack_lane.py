@@ -63,16 +63,16 @@ class AckLane:
         except Busy:
             return []
         places: list[_Place] = []
-        group = topic = handle = None  # no name and no handle is permitted or valid before it is checked
+        user = group = topic = handle = None  # no name and no handle is permitted or valid before it is checked
         pop_ms = 0
         for command in commands[at : at + self._replies.room]:
             if not isinstance(command, AckRequest) or command.flag:
                 break
             header = command.json_fields
-            if header.topic != topic or header.consumerGroup != group:
+            if header.topic != topic or header.consumerGroup != group or header.AccessKey != user:
                 if not self._table.permits(connection, self._endpoint, command, header):
                     break
-                group, topic = header.consumerGroup, header.topic
+                group, topic, user = header.consumerGroup, header.topic, header.AccessKey
             info = header.extraInfo
             before_offset = info[: info.rfind(" ")]
             if before_offset != handle:  # handles of one pop differ in the offset, and the pop time is before it

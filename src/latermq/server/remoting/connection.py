@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Protocol, cast
 
@@ -22,7 +22,6 @@ from latermq.protocol.remoting.frames import (
     encode_frame,
     encode_response,
 )
-from latermq.protocol.remoting.request_decoder import decode_request
 from latermq.server.remoting.held_bytes import HeldBytes
 from latermq.server.remoting.turns import Turns
 
@@ -90,6 +89,7 @@ class CloseReason(Enum):
     MALFORMED = "malformed"  # a frame or a header that is too long or invalid
     UNREAD = "unread"
     IDLE = "idle"
+    UNAUTHENTICATED = "unauthenticated"  # too many requests with a wrong signature or user
 
 
 class Owner(Protocol):
@@ -102,6 +102,7 @@ class Owner(Protocol):
     received_frames: int
     refused_codes: Counter[int]
     close_counts: Counter[CloseReason]
+    decode: Callable[[int, bytes, bytes], Command]  # decodes the requests of its connections
 
     def admit(self, connection: "Connection") -> bool: ...
 
@@ -138,21 +139,25 @@ class Connection(asyncio.Protocol):
         "_waiting",
         "_write_limit_bytes",
         "attachment",
+        "failed_attempts",
         "lanes",
         "peer",
         "peer_host",
+        "verdicts",
     )
 
     def __init__(self, service: Service, owner: Owner) -> None:
         self.peer: tuple[str, int] = _NO_PEER
         self.peer_host: bytes = b""
         self.attachment: object | None = None  # state that the service keeps for this connection
+        self.verdicts: object | None = None  # what the access check keeps for this connection
+        self.failed_attempts = 0  # requests that were not authenticated
         self.lanes: Lanes = {}  # set by services that have lanes
         self._service = service
         self._owner = owner
         self._turns = owner.turns
         self._monotonic_s = owner.clock.monotonic_s
-        self._reader = FrameReader(owner.config.max_frame, decode_request, owner.config.max_header)
+        self._reader = FrameReader(owner.config.max_frame, owner.decode, owner.config.max_header)
         self._write_limit_bytes = int(owner.config.write_buffer)
         self._transport = cast(asyncio.Transport, None)  # set by connection_made
         self._admitted = False
@@ -210,6 +215,17 @@ class Connection(asyncio.Protocol):
         """Stop serving requests, or resume with `is_blocked=False`."""
         self._is_blocked = is_blocked
         self._continue()
+
+    def slow_down(self, pause_s: float) -> None:
+        """Serve no further request for a while."""
+        self.set_blocked(True)
+        asyncio.get_running_loop().call_later(pause_s, self.set_blocked, False)
+
+    def close_soon(self, reason: CloseReason) -> None:
+        """Serve no further request, and close after the reply to the current one."""
+        self._owner.close_counts[reason] += 1
+        self.set_blocked(True)
+        asyncio.get_running_loop().call_soon(self.close)
 
     def recount(self) -> None:
         """Report the held bytes to the owner: incomplete frames, unserved requests and unread replies."""

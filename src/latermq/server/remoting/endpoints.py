@@ -6,7 +6,7 @@ handler classes define the rows; `RequestTable` dispatches requests by them.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -58,15 +58,46 @@ class Endpoint:
 Authorize = Callable[[Connection, Endpoint, Command, Any], None]
 
 
+class Guard(Protocol):
+    """The access check of a server with users."""
+
+    def authenticate(self, connection: Connection, endpoint: Endpoint, command: Command) -> object | None:
+        """Check the signature of a request that is not decoded yet, unless an earlier one covers it.
+
+        Returns the user whose signature it was. Raises NoPermission.
+        """
+        ...
+
+    def check(
+        self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, user: object | None
+    ) -> None:
+        """Check the permissions of a decoded request, and its signature if there is no user yet."""
+        ...
+
+    def authorize(self, connection: Connection, endpoint: Endpoint, command: Command, content: Any) -> None:
+        """The same for a request of a lane."""
+        ...
+
+    def refused(self, connection: Connection, error: LaterMQError) -> None:
+        """Note a refusal of one of the first two methods."""
+        ...
+
+
 class RequestTable:
     """All rows of a server. `authorize` checks every request; without it all requests are permitted."""
 
     def __init__(self, max_body: int, sliced: SlicedRequests | None = None) -> None:
         self.authorize: Authorize | None = None
+        self._guard: Guard | None = None
         self._default_limit = BodyLimit(max_body, "server.max_body")
         self._sliced = sliced
         self._rows: dict[int, Endpoint] = {}
         self._body_decoders: dict[int, Callable[[bytes], Any]] = {}
+
+    def set_guard(self, guard: Guard) -> None:
+        """Let this guard check every request."""
+        self._guard = guard
+        self.authorize = guard.authorize
 
     def add(self, endpoints: Iterable[Endpoint]) -> None:
         """Add rows to the table."""
@@ -113,15 +144,37 @@ class RequestTable:
 
     def answer(self, endpoint: Endpoint, connection: Connection, command: Command) -> Reply:
         """Decode the request, authorize it and call the handler."""
-        content: Any = None
-        if endpoint.header is not None:
-            content = command.header(endpoint.header)
-        elif endpoint.body is not None:
-            content = self._body_decoders[endpoint.code](command.body)
-        if self.authorize is not None:
-            self.authorize(connection, endpoint, command, content)
+        guard = self._guard
+        if guard is not None:
+            content = self._guarded(guard, endpoint, connection, command)
+        else:
+            content = self._decoded(endpoint, command)
+            if self.authorize is not None:
+                self.authorize(connection, endpoint, command, content)
         reply: Reply = endpoint.handler(connection, command, content)  # type: ignore[assignment]
         return reply
+
+    def _decoded(self, endpoint: Endpoint, command: Command) -> Any:
+        if endpoint.header is not None:
+            return command.header(endpoint.header)
+        if endpoint.body is not None:
+            return self._body_decoders[endpoint.code](command.body)
+        return None
+
+    def _guarded(self, guard: Guard, endpoint: Endpoint, connection: Connection, command: Command) -> Any:
+        """Decode a request between the checks of its signature and of its permissions."""
+        try:
+            user = guard.authenticate(connection, endpoint, command)
+        except LaterMQError as error:
+            guard.refused(connection, error)
+            raise
+        content = self._decoded(endpoint, command)
+        try:
+            guard.check(connection, endpoint, command, content, user)
+        except LaterMQError as error:
+            guard.refused(connection, error)
+            raise
+        return content
 
     def serve(self, connection: Connection, command: Command) -> Reply:
         """Return the reply to a request, or None if it is sent later."""

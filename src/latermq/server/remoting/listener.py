@@ -2,10 +2,13 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 from latermq.clock import Clock
 from latermq.config import ServerConfig
 from latermq.errors import error_codes
+from latermq.protocol.remoting.frames import Command
+from latermq.protocol.remoting.request_decoder import decode_request
 from latermq.server.accepted import Accepted
 from latermq.server.remoting.connection import CloseReason, Connection, Service
 from latermq.server.remoting.held_bytes import HeldBytes
@@ -17,7 +20,14 @@ _MAX_SWEEP_INTERVAL_S = 15.0
 class Listener:
     """Accepts connections for one service. Call `start` and `close` once each."""
 
-    def __init__(self, service: Service, config: ServerConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        service: Service,
+        config: ServerConfig,
+        clock: Clock,
+        decode: Callable[[int, bytes, bytes], Command] = decode_request,
+    ) -> None:
+        self.decode = decode
         self.config = config
         self.clock = clock
         self.turns = Turns()

@@ -113,6 +113,7 @@ class SendLane:
         open_topics, max_body, stamp = self._open_topics, self._max_body, self._writer.stamp
         timer_room: int | None = None
         permitted: Topic | None = None
+        user = ""
         run: list[PlainMessage] = []
         for command in commands:
             if not isinstance(command, SendRequest) or command.flag:
@@ -131,11 +132,11 @@ class SendLane:
                 or "\0" in properties
             ):
                 break
-            if config is not permitted:
-                # Once for consecutive messages to one topic: comparing the topic objects takes 0.02 µs per message.
+            if config is not permitted or header.AccessKey != user:
+                # Once for consecutive messages of a user to one topic: comparing them takes 0.04 µs per message.
                 if not self._table.permits(connection, self._endpoint, command, header):
                     break
-                permitted = config
+                permitted, user = config, header.AccessKey
             timer: OrdinaryTimer | None = None
             # The same check as in `MessageWriter.send`. Searching a str takes 0.04 µs, bytes five times as long.
             needs_look = "DEL" in properties or "TIMER_" in properties or OWN_PREFIX in properties

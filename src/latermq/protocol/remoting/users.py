@@ -1,0 +1,78 @@
+"""Requests about users and their policies (3001–3010), and the one by which other processes copy them (7040)."""
+
+from msgspec import Struct, field
+
+
+class UserHeader(Struct, kw_only=True):
+    """The header of requests about one user."""
+
+    username: str = ""
+
+
+class UserFilterHeader(Struct, kw_only=True):
+    """AUTH_LIST_USER (3005)."""
+
+    filter: str | None = None
+
+
+class SubjectHeader(Struct, kw_only=True):
+    """The header of requests about the ACL of one user: `User:alice`."""
+
+    subject: str = ""
+
+
+class DeleteAclHeader(Struct, kw_only=True):
+    """AUTH_DELETE_ACL (3008)."""
+
+    subject: str = ""
+    policyType: str | None = None
+    resource: str | None = None
+
+
+class AclFilterHeader(Struct, kw_only=True):
+    """AUTH_LIST_ACL (3010)."""
+
+    subjectFilter: str | None = None
+    resourceFilter: str | None = None
+
+
+class AccessStateHeader(Struct, kw_only=True):
+    """ACCESS_STATE (7040): the revision that the client has, and a random text for the answer."""
+
+    revision: str = ""
+    nonce: str
+
+
+class UserInfo(Struct, kw_only=True, omit_defaults=True):
+    """One user. The last three fields are LaterMQ's own."""
+
+    username: str | None = None
+    password: str | None = None
+    userType: str | None = None
+    userStatus: str | None = None
+    keepPrevious: bool = False  # the replaced password stays valid
+    dropPrevious: bool = False  # only the latest password stays valid
+    hasPrevious: bool = False  # in answers: two passwords are valid
+
+
+class EntryInfo(Struct, kw_only=True, omit_defaults=True):
+    """One entry of a policy."""
+
+    resource: str | None = None
+    actions: list[str] | None = None
+    sourceIps: list[str] | None = None
+    decision: str | None = None
+
+
+class PolicyInfo(Struct, kw_only=True, omit_defaults=True):
+    """The entries of one policy."""
+
+    policyType: str | None = None
+    entries: list[EntryInfo] | None = None
+
+
+class AclInfo(Struct, kw_only=True):
+    """The policies of one user."""
+
+    subject: str | None = None
+    policies: list[PolicyInfo] | None = field(default_factory=list)

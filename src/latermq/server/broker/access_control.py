@@ -1,0 +1,86 @@
+"""The users of a broker process: their table, the check of every request, and the requests about them."""
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from latermq.access.inner_credentials import FILE_NAME, load_or_create_inner_secret
+from latermq.access.secret_box import SecretBox, check_key_text, inner_key
+from latermq.access.users import INNER_USER, User
+from latermq.broker.tables.access_table import AccessTable
+from latermq.clock import Clock
+from latermq.config import AccessConfig, Config
+from latermq.errors import ConfigError
+from latermq.protocol.remoting.frames import Command
+from latermq.protocol.remoting.request_decoder import decode_request, decode_signed_request
+from latermq.server.access.guard import AccessGuard
+from latermq.server.handlers.admin.access_requests import CODES, AccessRequests
+from latermq.server.handlers.admin.context import TableSaves
+from latermq.server.remoting.endpoints import RequestTable
+from latermq.store.files.disk import Disk
+
+KEY_VARIABLE = "LATERMQ_SECRET_KEY"
+_REVISION_BYTES = 16
+_log = structlog.get_logger(__name__)
+
+
+def inner_file(config: AccessConfig, data: Path) -> Path:
+    """The file with the secret of LaterMQ's own processes."""
+    return Path(config.inner_file).absolute() if config.inner_file else data.absolute() / FILE_NAME
+
+
+def inner_user(secret: str) -> User:
+    """The user that LaterMQ's own processes sign as."""
+    return User(name=INNER_USER, secret=secret, is_super=True)
+
+
+class AccessControl:
+    """The parts of a broker's access check. While `access.enabled` is off, there are none."""
+
+    def __init__(self, config: Config, disk: Disk, data: Path, clock: Clock) -> None:
+        self.table: AccessTable | None = None
+        self.guard: AccessGuard | None = None
+        self._box: SecretBox | None = None
+        self._access = access = config.access
+        if not access.enabled:
+            return
+        self.table = AccessTable(
+            disk, access, _key_text(access), lambda: secrets.token_hex(_REVISION_BYTES), secrets.token_bytes
+        )
+        secret = load_or_create_inner_secret(inner_file(access, data))
+        self._box = SecretBox(inner_key(secret), secrets.token_bytes)
+        is_enforced = access.mode == "enforce"
+        self.guard = AccessGuard(
+            self.table, inner_user(secret), config.broker.cluster, clock, is_enforced=is_enforced, always_enforced=CODES
+        )
+        _log.info("users checked", users=len(self.table.state.users), mode=access.mode, sealed=self.table.is_sealed)
+
+    @property
+    def decode(self) -> Callable[[int, bytes, bytes], Command]:
+        """How requests are decoded: signatures cover fields that are otherwise dropped."""
+        return decode_request if self.guard is None else decode_signed_request
+
+    def install(self, table: RequestTable, saves: TableSaves) -> None:
+        """Serve the requests about users, and check all requests."""
+        table.add(AccessRequests(self.table, saves, self.guard, self._box).endpoints)
+        if self.guard is not None:
+            table.set_guard(self.guard)
+
+    def statistics(self) -> dict[str, int]:
+        """Counts of users and of refusals."""
+        users = self.table.statistics() if self.table is not None else {"access_users": 0, "access_entries": 0}
+        return users | (self.guard.statistics() if self.guard is not None else {})
+
+
+def _key_text(config: AccessConfig) -> str:
+    """The operator's key for the users' secrets. Empty if there is none."""
+    text = os.environ.get(KEY_VARIABLE, "")
+    if not text and config.key_file:
+        try:
+            text = Path(config.key_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the key {config.key_file}: {error}", hint="Check access.key_file") from None
+    return check_key_text(text) if text else ""

@@ -1,0 +1,232 @@
+"""Requests about users and their policies, with the bodies and remarks of Apache's broker."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from latermq.access.access_file import encode_access
+from latermq.access.changes import SUBJECT_PREFIX, UserChange, subject_name
+from latermq.access.policies import Acl, Entry, parse_entry
+from latermq.access.secret_box import SecretBox
+from latermq.access.users import INNER_USER, AccessState, User
+from latermq.broker.tables.access_table import AccessTable
+from latermq.errors import LaterMQError, NoPermission, UnsupportedRequest
+from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.users import (
+    AccessStateHeader,
+    AclFilterHeader,
+    AclInfo,
+    DeleteAclHeader,
+    EntryInfo,
+    PolicyInfo,
+    SubjectHeader,
+    UserFilterHeader,
+    UserHeader,
+    UserInfo,
+)
+from latermq.server.change_log import Change
+from latermq.server.handlers.admin.context import TableSaves
+from latermq.server.handlers.async_replies import answer
+from latermq.server.remoting.access import GET, UPDATE, on_cluster
+from latermq.server.remoting.connection import Connection
+from latermq.server.remoting.endpoints import Endpoint
+
+CODES = (*range(Request.AUTH_CREATE_USER, Request.AUTH_LIST_ACL + 1), Request.ACCESS_STATE)
+CUSTOM, DEFAULT = "Custom", "Default"
+_TYPES = {"super": True, "normal": False}
+_STATUSES = {"enable": True, "disable": False}
+
+
+class KnowsUsers(Protocol):
+    """Tells which user sent a request that was checked."""
+
+    def user_of(self, command: Command) -> User: ...
+
+
+class AccessRequests:
+    """Serves these requests. Without a table, because `access.enabled` is off, all of them are unsupported."""
+
+    def __init__(
+        self, table: AccessTable | None, saves: TableSaves, guard: KnowsUsers | None, box: SecretBox | None
+    ) -> None:
+        """`box` seals the users for LaterMQ's own processes."""
+        self._table_or_none = table
+        self._saves = saves
+        self._guard = guard
+        self._box = box
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        code, update, get = Request, on_cluster(UPDATE), on_cluster(GET)
+        created, changed = Change("user created", ("username",)), Change("user changed", ("username",))
+        deleted = Change("user deleted", ("username",))
+        acl_changed, acl_deleted = Change("ACL changed", ("subject",)), Change("ACL deleted", ("subject", "resource"))
+        return [
+            Endpoint(code.AUTH_CREATE_USER, self._create_user, update, UserHeader, body=UserInfo, change=created),
+            Endpoint(code.AUTH_UPDATE_USER, self._update_user, update, UserHeader, body=UserInfo, change=changed),
+            Endpoint(code.AUTH_DELETE_USER, self._delete_user, update, UserHeader, change=deleted),
+            Endpoint(code.AUTH_GET_USER, self._get_user, get, UserHeader),
+            Endpoint(code.AUTH_LIST_USER, self._list_users, get, UserFilterHeader),
+            Endpoint(code.AUTH_CREATE_ACL, self._merge_acl, update, SubjectHeader, body=AclInfo, change=acl_changed),
+            Endpoint(code.AUTH_UPDATE_ACL, self._merge_acl, update, SubjectHeader, body=AclInfo, change=acl_changed),
+            Endpoint(code.AUTH_DELETE_ACL, self._delete_acl, update, DeleteAclHeader, change=acl_deleted),
+            Endpoint(code.AUTH_GET_ACL, self._get_acl, get, SubjectHeader),
+            Endpoint(code.AUTH_LIST_ACL, self._list_acls, get, AclFilterHeader),
+            Endpoint(code.ACCESS_STATE, self._copy, update, AccessStateHeader),
+        ]
+
+    @property
+    def _table(self) -> AccessTable:
+        if self._table_or_none is None:
+            raise UnsupportedRequest("users are not supported here", hint="Set access.enabled to true")
+        return self._table_or_none
+
+    def _user(self, command: Command) -> User:
+        assert self._guard is not None, "without a guard there is no table"
+        return self._guard.user_of(command)
+
+    def _change(
+        self, connection: Connection, command: Command, change: Callable[[AccessState, bool], AccessState]
+    ) -> None:
+        """Change the state at once, and reply when it is saved."""
+        table = self._table
+        self._saves.check_room()
+        table.state = change(table.state, self._user(command).is_super)
+        reply = encode_response(command, fields={})
+
+        def when_done(error: LaterMQError | None) -> None:
+            answer(connection, command, reply if error is None else connection.refuse(command, error))
+
+        self._saves.save([table.save], when_done, len(reply))
+
+    def _create_user(self, connection: Connection, command: Command, header: UserHeader) -> None:
+        change = _read_user(command)
+        self._change(
+            connection,
+            command,
+            lambda state, by_super: self._table.editor.create_user(state, header.username, change, by_super=by_super),
+        )
+
+    def _update_user(self, connection: Connection, command: Command, header: UserHeader) -> None:
+        change = _read_user(command)
+        self._change(
+            connection,
+            command,
+            lambda state, by_super: self._table.editor.update_user(state, header.username, change, by_super=by_super),
+        )
+
+    def _delete_user(self, connection: Connection, command: Command, header: UserHeader) -> None:
+        self._change(
+            connection,
+            command,
+            lambda state, by_super: self._table.editor.delete_user(state, header.username, by_super=by_super),
+        )
+
+    def _get_user(self, _: Connection, command: Command, header: UserHeader) -> bytes:
+        user = self._table.state.users.get(header.username)
+        if user is None:
+            return encode_response(command, fields={})
+        info = _write_user(user, with_secret=self._user(command).is_super)
+        return encode_response(command, fields={}, body=encode_body(info))
+
+    def _list_users(self, _: Connection, command: Command, header: UserFilterHeader) -> bytes:
+        users = self._table.state.users.values()
+        is_super = self._user(command).is_super
+        infos = [_write_user(user, with_secret=is_super) for user in users if (header.filter or "") in user.name]
+        return encode_response(command, fields={}, body=encode_body(infos) if infos else b"")
+
+    def _merge_acl(self, connection: Connection, command: Command, header: SubjectHeader) -> None:
+        self._change(
+            connection,
+            command,
+            lambda state, by_super: self._table.editor.merge_acl(
+                state, header.subject, _read_acl(command), by_super=by_super
+            ),
+        )
+
+    def _delete_acl(self, connection: Connection, command: Command, header: DeleteAclHeader) -> None:
+        is_default = (header.policyType or CUSTOM).lower() == DEFAULT.lower()
+        self._change(
+            connection,
+            command,
+            lambda state, by_super: self._table.editor.delete_acl(
+                state, header.subject, header.resource or "", is_default=is_default, by_super=by_super
+            ),
+        )
+
+    def _get_acl(self, _: Connection, command: Command, header: SubjectHeader) -> bytes:
+        name = subject_name(header.subject)
+        state = self._table.state
+        if name not in state.users:
+            raise NoPermission("The subject is not exist.")
+        acl = state.acl(name)
+        return encode_response(command, fields={}, body=encode_body(_write_acl(name, acl)) if len(acl) else b"")
+
+    def _list_acls(self, _: Connection, command: Command, header: AclFilterHeader) -> bytes:
+        infos = []
+        for name, acl in self._table.state.acls.items():
+            if (header.subjectFilter or "") in SUBJECT_PREFIX + name:
+                info = _write_acl(name, acl, header.resourceFilter or "")
+                if info.policies:
+                    infos.append(info)
+        return encode_response(command, fields={}, body=encode_body(infos) if infos else b"")
+
+    def _copy(self, _: Connection, command: Command, header: AccessStateHeader) -> bytes:
+        """Return all users and their secrets to one of LaterMQ's own processes, encrypted."""
+        table = self._table
+        if self._user(command).name != INNER_USER or self._box is None:
+            raise NoPermission("only LaterMQ's own processes may copy the users")
+        data = b"" if header.revision == table.state.revision else encode_access(table.state, None)
+        return encode_response(command, fields={}, body=self._box.seal(data, header.nonce.encode()))
+
+
+def _read_user(command: Command) -> UserChange:
+    info = decode_body(command.body, UserInfo)
+    return UserChange(
+        secret=info.password or None,
+        is_super=_TYPES.get((info.userType or "").lower()),
+        is_enabled=_STATUSES.get((info.userStatus or "").lower()),
+        keeps_previous=info.keepPrevious,
+        drops_previous=info.dropPrevious,
+    )
+
+
+def _write_user(user: User, *, with_secret: bool) -> UserInfo:
+    return UserInfo(
+        username=user.name,
+        password=user.secret if with_secret else None,
+        userType="Super" if user.is_super else "Normal",
+        userStatus="enable" if user.is_enabled else "disable",
+        hasPrevious=bool(user.previous_secret),
+    )
+
+
+def _read_acl(command: Command) -> Acl:
+    info = decode_body(command.body, AclInfo)
+    entries: dict[bool, list[Entry]] = {False: [], True: []}
+    for policy in info.policies or ():
+        is_default = (policy.policyType or CUSTOM).lower() == DEFAULT.lower()
+        entries[is_default] += [
+            parse_entry(one.resource or "", one.actions or (), one.sourceIps or (), one.decision or "")
+            for one in policy.entries or ()
+        ]
+    return Acl(entries[False], entries[True])
+
+
+def _write_acl(name: str, acl: Acl, resource_filter: str = "") -> AclInfo:
+    policies = []
+    for type_, entries in ((CUSTOM, acl.custom), (DEFAULT, acl.default)):
+        infos = [_write_entry(entry) for entry in entries if resource_filter in str(entry.pattern)]
+        if infos:
+            policies.append(PolicyInfo(policyType=type_, entries=infos))
+    return AclInfo(subject=SUBJECT_PREFIX + name, policies=policies)
+
+
+def _write_entry(entry: Entry) -> EntryInfo:
+    return EntryInfo(
+        resource=str(entry.pattern),
+        actions=entry.action_names,
+        sourceIps=entry.source_texts or None,
+        decision="Allow" if entry.is_allow else "Deny",
+    )

@@ -1,0 +1,77 @@
+"""Signed requests, and a connection that only remembers what the access check does to it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from latermq.access.signatures import signed_fields
+from latermq.protocol.remoting.frames import JSON, Command, FrameReader, encode_frame
+from latermq.protocol.remoting.request_decoder import decode_signed_request
+from latermq.server.remoting.connection import CloseReason
+from latermq.server.remoting.endpoints import Endpoint
+
+SECRETS = {"root": "r00t", "alice": "s3cret", "bob": "b0b", "operator": "0perator"}
+
+
+class CheckedConnection:
+    """The part of a connection that the access check uses."""
+
+    def __init__(self, host: str = "10.0.0.7") -> None:
+        self.peer = (host, 40_000)
+        self.peer_name = f"{host}:40000"
+        self.verdicts: object | None = None
+        self.attachment: object | None = None
+        self.failed_attempts = 0
+        self.pauses_s: list[float] = []
+        self.close_reason: CloseReason | None = None
+        self.sent: list[bytes] = []
+
+    def slow_down(self, pause_s: float) -> None:
+        self.pauses_s.append(pause_s)
+
+    def close_soon(self, reason: CloseReason) -> None:
+        self.close_reason = reason
+
+    def send(self, frame: bytes) -> None:
+        self.sent.append(frame)
+
+
+def signed(user: str, fields: Mapping[str, str], body: bytes = b"", secret: str = "") -> dict[str, str]:
+    """The fields of a request with the signature of a user."""
+    return signed_fields(user, secret or SECRETS[user], fields, body)
+
+
+def as_received(code: int, fields: Mapping[str, str], body: bytes = b"", encoding: int = JSON) -> Command:
+    """A request as a server decodes it."""
+    frame = encode_frame(code, 1, fields=fields, body=body, encoding=encoding)
+    [command] = FrameReader(decode=decode_signed_request).feed(frame)
+    return command
+
+
+def sample(type_: inspect.Type) -> Any:
+    """The shortest value of a type."""
+    match type_:
+        case inspect.StructType():
+            return {field.encode_name: sample(field.type) for field in type_.fields if field.required}
+        case inspect.StrType():
+            return "orders"
+        case inspect.ListType():
+            return []
+        case inspect.DictType():
+            return {}
+        case _:
+            return 1
+
+
+def sample_of(endpoint: Endpoint) -> tuple[dict[str, str], bytes]:
+    """The fields and the body of a request that its handler could be called with."""
+    fields: dict[str, str] = {}
+    body = b""
+    if endpoint.header is not None:
+        header = sample(inspect.type_info(endpoint.header))
+        fields = {name: str(value) for name, value in header.items()}
+    elif endpoint.body is not None:
+        body = msgspec.json.encode(sample(inspect.type_info(endpoint.body)))
+    return fields, body
