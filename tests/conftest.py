@@ -13,7 +13,7 @@ from tests.support.needs import LONG
 from tests.support.pipeline.spark_session import spark as spark  # a fixture, for those who name it
 
 # Of the others, tests/fault has modules that say so themselves.
-REAL_TIERS = {"bench", "integration", "interop", "security"}
+REAL_TIERS = {"bench", "browser", "integration", "interop", "security"}
 
 COLLECT_ABOVE_BYTES = 1 << 30
 

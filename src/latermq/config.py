@@ -325,6 +325,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Names under which clients reach this process, separated by semicolons, such as that of a reverse proxy. Addresses,
     # `localhost` and http.host are always accepted.
     hosts: str = ""
+    session_timeout: Duration = Duration.parse("12h")  # how long a browser stays signed in
     broker_timeout: Duration = Duration.parse("5s")  # for a broker's answer, with all retries
     request_timeout: Duration = Duration.parse("30s")  # for a whole request, from its headers to the end of its answer
     header_timeout: Duration = Duration.parse("10s")  # for the headers of a request to arrive
@@ -672,7 +673,7 @@ def _check_http(http: HttpConfig) -> None:
         raise ConfigError("http.max_held must be at least http.max_body")
     if http.rate < 0:
         raise ConfigError("http.rate must be 0 (no limit) or more")
-    for name in ("broker_timeout", "request_timeout", "header_timeout", "stalled_timeout"):
+    for name in ("session_timeout", "broker_timeout", "request_timeout", "header_timeout", "stalled_timeout"):
         if not getattr(http, name):
             raise ConfigError(f"http.{name} must be above 0")
     for name in (

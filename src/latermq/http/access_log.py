@@ -13,10 +13,14 @@ from latermq.http.problems import AnswerUnread, internal_error
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; worker-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
 }
+STATIC_PREFIX = "/static/"  # a page loads several files from there
 # Probes ask every few seconds, and their answers are also in the metrics.
 QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 _CLIENT_GONE = 499  # the client closed the connection before it was answered
@@ -65,7 +69,8 @@ class AccessLog:
             self._write(scope, status, took_ms)
 
     def _write(self, scope: Scope, status: int, took_ms: float) -> None:
-        log = _log.debug if scope["path"] in QUIET_PATHS else _log.info
+        path = scope["path"]
+        log = _log.debug if path in QUIET_PATHS or path.startswith(STATIC_PREFIX) else _log.info
         peer = scope.get("client")
         log(
             "request",

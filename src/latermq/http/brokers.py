@@ -61,22 +61,26 @@ class Brokers(SchedulingAdmin):
     async def timer_record(self, address: str, topic: str, unique_key: str) -> Message | None:
         """Return the record of a timer, pending or delivered, as long as the broker's log has it."""
         for searched in (TIMER_TOPIC, topic):
-            fields = {
-                "topic": searched,
-                "key": unique_key,
-                "maxNum": "4",
-                "beginTimestamp": "0",
-                "endTimestamp": str((1 << 63) - 1),
-                "_UNIQUE_KEY_QUERY": "true",
-            }
-            try:
-                response = await self._call(address, Request.QUERY_MESSAGE, fields)
-            except QueryNotFound:
-                continue
-            for message in decode_records(response.body):
-                if message.properties.get(UNIQUE_KEY) == unique_key:
-                    return message
+            for message in await self.records_of(address, searched, unique_key, 4):
+                return message
         return None
+
+    async def records_of(self, address: str, topic: str, unique_key: str, limit: int) -> list[Message]:
+        """Return the records of a topic at one broker that have this unique key."""
+        fields = {
+            "topic": topic,
+            "key": unique_key,
+            "maxNum": str(limit),
+            "beginTimestamp": "0",
+            "endTimestamp": str((1 << 63) - 1),
+            "_UNIQUE_KEY_QUERY": "true",
+        }
+        try:
+            response = await self._call(address, Request.QUERY_MESSAGE, fields)
+        except QueryNotFound:
+            return []
+        found = decode_records(response.body)
+        return [message for message in found if message.properties.get(UNIQUE_KEY) == unique_key]
 
 
 def name_servers_of(config: Config) -> str:

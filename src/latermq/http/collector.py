@@ -31,6 +31,9 @@ class Collector:
         self._task: asyncio.Task[None] | None = None
         self._event = b""
         self._number = 0
+        self._newest: msgspec.Struct | None = None
+        self._newest_s = -EVERY_S
+        self._turn = asyncio.Lock()
         self._is_closed = False
 
     @property
@@ -47,6 +50,16 @@ class Collector:
         """Raise Busy if there may be no further stream."""
         if len(self._streams) >= self._max_streams or self._is_closed:
             raise Busy(f"{len(self._streams)} event streams are open, the limit is http.max_streams", hint="Close some")
+
+    async def newest(self) -> msgspec.Struct:
+        """Return a state that is at most a second old. Requests at the same time share one."""
+        loop = asyncio.get_running_loop()
+        async with self._turn:
+            if self._newest is None or loop.time() - self._newest_s >= EVERY_S:
+                self._newest = None  # of a failed attempt there is nothing to show
+                self._newest = await self._collect()
+                self._newest_s = loop.time()
+            return self._newest
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yield the newest state, encoded as a server-sent event, whenever there is a newer one than the last."""
@@ -98,7 +111,8 @@ class Collector:
             self._first_reader.clear()
             name = "state"
             try:
-                data = msgspec.json.encode(await self._collect())
+                self._newest_s = -EVERY_S
+                data = msgspec.json.encode(await self.newest())
             except LaterMQError as error:
                 name, data = "trouble", msgspec.json.encode({"detail": error.message, "hint": error.hint})
             except Exception:  # a defect must not end the streams of all pages

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from latermq.errors import InvalidParameter, LaterMQError, MalformedRequest
 from latermq.http.problems import HttpError, problem_response
+from latermq.http.security.roles import Role, check_role, default_role, identity_of
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -62,6 +63,12 @@ class Endpoint:
     answer_type: str = JSON
     headers: tuple[HeaderField, ...] = ()
     meaning: str = ""
+    role: Role | None = None  # by default viewer for GET, and operator for others
+
+    @property
+    def needed_role(self) -> Role:
+        """The role that a client needs."""
+        return self.role if self.role is not None else default_role(self.method)
 
 
 def routes_of(endpoints: list[Endpoint]) -> list[Route]:
@@ -88,6 +95,7 @@ class _Service:
 
     async def serve(self, request: Request) -> Response:
         try:
+            check_role(identity_of(request.scope), self._row.needed_role)
             body = await self._body(request)
             query = self._query(request.query_params)
             answer = await self._row.handler(Call(request.path_params, query, body, request.headers))

@@ -20,17 +20,21 @@ from latermq.http.api.groups import GroupApi
 from latermq.http.api.health import HealthApi
 from latermq.http.api.live import LiveApi
 from latermq.http.api.timer_batches import TimerBatchApi
+from latermq.http.api.timer_history import TimerHistoryApi
 from latermq.http.api.timer_list import TimerListApi
 from latermq.http.api.timers import TimerApi
 from latermq.http.api.topics import TopicApi
 from latermq.http.app import ConsoleApp
 from latermq.http.brokers import name_servers_of, open_brokers
 from latermq.http.collector import Collector
+from latermq.http.console.console import Console
 from latermq.http.endpoint import Endpoint, routes_of
 from latermq.http.far_timers import FarTimers
 from latermq.http.listener import HttpListener
 from latermq.http.metrics import ConsoleMetrics
 from latermq.http.openapi import OpenApi
+from latermq.http.security.sessions import Sessions
+from latermq.http.security.token import SharedToken
 
 PRODUCER_GROUP = "latermq-console"
 
@@ -52,9 +56,11 @@ class ConsoleProcess:
         self.collector = Collector(self._cluster.collect, config.http.max_streams, watch_every_s)
         self.metrics = ConsoleMetrics(config, lambda: self.address, self.statistics)
         self.endpoints = self._endpoints(density, clock)
-        self.app = ConsoleApp(
-            config.http, clock, [*routes_of(self.endpoints), *LiveApi(self.collector, config.http).routes]
-        )
+        users = SharedToken(config.http.token) if config.http.token else None
+        sessions = Sessions(config.http.token, config.http.session_timeout, clock)
+        console = Console(self.endpoints, self.collector, users, sessions, clock)
+        routes = [*routes_of(self.endpoints), *LiveApi(self.collector, config.http).routes, *console.routes]
+        self.app = ConsoleApp(config.http, clock, routes, users, sessions, console.problem)
         self.listener = HttpListener(self.app.asgi, config.http, self.collector.close)
 
     @property
@@ -107,6 +113,7 @@ class ConsoleProcess:
             *HealthApi(brokers).endpoints,
             *self.metrics.endpoints,
             *TimerApi(brokers, scheduler).endpoints,
+            *TimerHistoryApi(brokers).endpoints,
             *TimerBatchApi(brokers, scheduler, http).endpoints,
             *TimerListApi(brokers, self._far, http).endpoints,
             *density.endpoints,

@@ -1,0 +1,115 @@
+"""Calls of the HTTP API from within the process: pages show and change nothing that the API does not."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers
+
+from latermq.errors import InvalidParameter
+from latermq.http.api.cluster import LiveState
+from latermq.http.collector import Collector
+from latermq.http.endpoint import Answer, Call, Endpoint
+from latermq.http.security.roles import Identity, check_role
+
+MAX_RECENT = 64  # answers that visitors share; above it the one that was used least recently is forgotten
+
+_Key = tuple[str, tuple[tuple[str, Any], ...]]
+
+
+class Api:
+    """The rows of the API's route table, and answers that visitors share for some seconds."""
+
+    def __init__(self, endpoints: list[Endpoint], collector: Collector) -> None:
+        self._rows = {(row.method, row.path): row for row in endpoints}
+        self._collector = collector
+        self._recent: OrderedDict[_Key, tuple[float, asyncio.Task[Any]]] = OrderedDict()
+
+    def find(self, method: str, path: str) -> Endpoint | None:
+        """Return a row."""
+        return self._rows.get((method, path))
+
+    async def state(self) -> LiveState:
+        """Return the state of all brokers, at most a second old."""
+        found = await self._collector.newest()
+        assert isinstance(found, LiveState)
+        return found
+
+    async def recent(self, row: Endpoint, query: Mapping[str, Any], max_age_s: float) -> Any:
+        """Return an answer to a GET that is at most so old. Visitors who ask at the same time wait for the same one."""
+        loop = asyncio.get_running_loop()
+        key = (row.path, tuple(sorted(query.items())))
+        known = self._recent.get(key)
+        if known is None or loop.time() - known[0] >= max_age_s or (known[1].done() and known[1].exception()):
+            known = loop.time(), loop.create_task(call_row(row, query, None, None, None))
+            known[1].add_done_callback(lambda task: task.cancelled() or task.exception())  # all waiters may have gone
+            self._recent[key] = known
+        self._recent.move_to_end(key)
+        if len(self._recent) > MAX_RECENT:
+            self._recent.popitem(last=False)
+        return (await asyncio.shield(known[1])).body
+
+
+class ApiCalls:
+    """The API with the rights of one visitor."""
+
+    def __init__(self, api: Api, identity: Identity) -> None:
+        self._api = api
+        self._identity = identity
+
+    def has(self, method: str, path: str) -> bool:
+        """Whether the API has a row, and this visitor the role for it."""
+        row = self._api.find(method, path)
+        return row is not None and self._identity.role >= row.needed_role
+
+    async def get(
+        self, path: str, query: Mapping[str, Any] | None = None, parts: Mapping[str, str] | None = None
+    ) -> Any:
+        """Return the struct that a GET is answered with. `path` is that of the row; `parts` are its parameters."""
+        return (await self.call("GET", path, query=query, parts=parts)).body
+
+    async def recent(self, path: str, query: Mapping[str, Any] | None = None, *, max_age_s: float) -> Any:
+        """Return the struct that a GET is answered with, at most so old and shared by all visitors."""
+        return await self._api.recent(self._row("GET", path), query or {}, max_age_s)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        parts: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Call a row. `query` and `body` are converted to the row's structs; empty values of the query are left out."""
+        return await call_row(self._row(method, path), query, body, headers, parts)
+
+    async def state(self) -> LiveState:
+        """Return the state of all brokers, at most a second old and shared by all visitors."""
+        return await self._api.state()
+
+    def _row(self, method: str, path: str) -> Endpoint:
+        row = self._api.find(method, path)
+        assert row is not None, f"the API has no {method} {path}"
+        check_role(self._identity, row.needed_role)
+        return row
+
+
+async def call_row(
+    row: Endpoint,
+    query: Mapping[str, Any] | None,
+    body: Any,
+    headers: Mapping[str, str] | None,
+    parts: Mapping[str, str] | None,
+) -> Answer:
+    """Call a row with values that are not converted yet."""
+    given = {name: value for name, value in (query or {}).items() if value not in ("", None)}
+    try:
+        decoded = msgspec.convert(given, row.query, strict=False) if row.query is not None else None
+        sent = msgspec.convert(body, row.body) if row.body is not None and isinstance(body, dict) else body
+    except msgspec.ValidationError as error:
+        raise InvalidParameter(f"a value is not valid: {error}") from None
+    return await row.handler(Call(parts or {}, decoded, sent, Headers(dict(headers or {}))))

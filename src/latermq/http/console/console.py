@@ -1,0 +1,199 @@
+"""The console: routes of all pages, with login and logout, errors as pages, and the frame around each."""
+
+import gzip
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
+from urllib.parse import parse_qsl, quote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from latermq.clock import Clock
+from latermq.errors import LaterMQError, MalformedRequest
+from latermq.http.collector import Collector
+from latermq.http.console.api_calls import Api, ApiCalls
+from latermq.http.console.assets import Assets, accepts_gzip
+from latermq.http.console.page import Page, PageRow, Redirect, View, Visit
+from latermq.http.console.pages import PAGES
+from latermq.http.console.rendering import Templates
+from latermq.http.endpoint import Endpoint
+from latermq.http.problems import HttpError, problem_of
+from latermq.http.security.csrf import FORM
+from latermq.http.security.roles import Identity, Role, Users, check_role, default_role, identity_of
+from latermq.http.security.sessions import Sessions
+from latermq.http.security.token import LOGIN_PATH
+
+LOGOUT_PATH = "/logout"
+HTML = "text/html; charset=utf-8"
+MAX_FIELDS = 200  # of a form
+_COMPRESSED_FROM_BYTES = 1_000
+_LEVEL = 4  # twice as fast as 9, and 5 % larger
+
+Responder = Callable[[Request], Awaitable[Response]]
+
+
+class Console:
+    """All pages."""
+
+    def __init__(
+        self,
+        endpoints: list[Endpoint],
+        collector: Collector,
+        users: Users | None,
+        sessions: Sessions,
+        clock: Clock,
+        pages: Sequence[Page] = PAGES,
+    ) -> None:
+        """`endpoints` are the rows of the API. Without users there is no login."""
+        self._api = Api(endpoints, collector)
+        self._clock = clock
+        self._users = users
+        self._sessions = sessions
+        self._pages = pages
+        self._assets = Assets()
+        self._templates = Templates(self._assets)
+
+    @property
+    def routes(self) -> list[Route]:
+        by_path: dict[str, dict[str, Responder]] = {}
+        for page in self._pages:
+            for row in page.rows:
+                by_path.setdefault(row.path, {})[row.method] = self._responder(page, row)
+        by_path[LOGIN_PATH] = {"GET": self._login_page, "POST": self._login}
+        by_path[LOGOUT_PATH] = {"POST": self._logout}
+        routes = [Route(path, _dispatcher(by_method), methods=list(by_method)) for path, by_method in by_path.items()]
+        return [*routes, *self._assets.routes]
+
+    def problem(self, request: Request, error: LaterMQError, page: Page | None = None) -> Response:
+        """Return an error as a page."""
+        problem = problem_of(error)
+        view = View("problem.html", {"problem": problem}, problem.title, HTTPStatus(problem.status))
+        headers = dict(error.headers) if isinstance(error, HttpError) else {}
+        return self._page_response(request, view, page, headers)
+
+    def _responder(self, page: Page, row: PageRow) -> Responder:
+        async def respond(request: Request) -> Response:
+            try:
+                identity = identity_of(request.scope)
+                check_role(identity, row.role or default_role(row.method))
+                form = await _form(request) if row.method == "POST" else {}
+                visit = Visit(
+                    request.path_params,
+                    request.query_params,
+                    form,
+                    identity,
+                    ApiCalls(self._api, identity),
+                    self._clock.now_ms(),
+                )
+                found = await row.handler(visit)
+            except LaterMQError as error:
+                return self.problem(request, error, page)
+            if isinstance(found, Redirect):
+                return _redirect(request, found)
+            return self._page_response(request, found, page)
+
+        return respond
+
+    def _page_response(
+        self, request: Request, view: View, page: Page | None, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        identity = identity_of(request.scope)
+        frame = {
+            "title": view.title or (page.name if page is not None else ""),
+            "here": page,
+            "pages": self._pages if self._is_in(identity) else (),
+            "identity": identity,
+            "is_operator": identity.role >= Role.OPERATOR,
+            "csrf": self._sessions.csrf_token(identity.session),
+            "done": page.notes.get(request.query_params.get("done", ""), "") if page is not None else "",
+        }
+        assert not frame.keys() & view.shown.keys(), "a page uses a name of the frame"
+        text = self._templates.render(view.template, {**frame, **view.shown}).encode()
+        sent = {"Vary": "Accept-Encoding", "Cache-Control": "no-store", **(headers or {})}
+        if len(text) >= _COMPRESSED_FROM_BYTES and accepts_gzip(request):
+            text = gzip.compress(text, _LEVEL, mtime=0)
+            sent["Content-Encoding"] = "gzip"
+        return Response(text, view.status, sent, HTML)
+
+    def _is_in(self, identity: Identity) -> bool:
+        return self._users is None or bool(identity.name)
+
+    async def _login_page(self, request: Request) -> Response:
+        wanted = _own_path(request.query_params.get("next", ""))
+        if self._is_in(identity_of(request.scope)):
+            return RedirectResponse(wanted, HTTPStatus.SEE_OTHER)
+        return self._page_response(request, View("login.html", {"next": wanted, "error": ""}, "Sign in"), None)
+
+    async def _login(self, request: Request) -> Response:
+        if self._users is None:
+            return RedirectResponse("/", HTTPStatus.SEE_OTHER)
+        try:
+            form = await _form(request)
+        except LaterMQError as error:
+            return self.problem(request, error)
+        wanted = _own_path(form.get("next", ""))
+        identity = self._users.identify(form.get("token", "").strip())
+        if identity is None:
+            shown = {"next": wanted, "error": "This token is not the one in http.token."}
+            view = View("login.html", shown, "Sign in", HTTPStatus.UNAUTHORIZED)
+            return self._page_response(request, view, None)
+        response = RedirectResponse(wanted, HTTPStatus.SEE_OTHER)
+        response.set_cookie(
+            self._sessions.cookie_name,
+            self._sessions.open(identity),
+            max_age=self._sessions.timeout_s,
+            httponly=True,
+            samesite="strict",
+            # Behind a proxy that speaks TLS, this process sees plain HTTP; the browser's Origin does not.
+            secure=request.headers.get("origin", "").startswith("https://"),
+        )
+        return response
+
+    async def _logout(self, request: Request) -> Response:
+        self._sessions.end(identity_of(request.scope).session)
+        response = RedirectResponse(LOGIN_PATH, HTTPStatus.SEE_OTHER)
+        response.delete_cookie(self._sessions.cookie_name, httponly=True, samesite="strict")
+        return response
+
+
+def _dispatcher(by_method: Mapping[str, Responder]) -> Responder:
+    async def serve(request: Request) -> Response:
+        return await by_method["GET" if request.method == "HEAD" else request.method](request)
+
+    return serve
+
+
+def _redirect(request: Request, found: Redirect) -> Response:
+    mark = "&" if "?" in found.path else "?"
+    path = f"{found.path}{mark}done={quote(found.done)}" if found.done else found.path
+    return RedirectResponse(path, HTTPStatus.SEE_OTHER)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form. Of a field that is given twice, the last one counts."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+        raise HttpError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the request has no form", hint=f"Send {FORM}")
+    try:
+        text = (await request.body()).decode()
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS))
+    except ValueError:
+        raise BadForm(f"the form is not readable, or has more than {MAX_FIELDS} fields") from None
+
+
+class BadForm(HttpError, MalformedRequest):
+    """A form cannot be read."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(HTTPStatus.BAD_REQUEST, message, hint="Open the page again")
+
+
+def _own_path(text: str) -> str:
+    """Return a path of this console, however a link to the login page was made up."""
+    is_own = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and "\\" not in text
+    return text if is_own else "/"
+
+
+def wants_page(request: Request) -> bool:
+    """Whether a client is a browser that shows what it gets."""
+    return "text/html" in request.headers.get("accept", "")

@@ -1,0 +1,56 @@
+"""Moments as people write them: a delay, a date and time in the chosen zone, or a complete timestamp."""
+
+import datetime
+import zoneinfo
+
+from latermq.config import Duration
+from latermq.errors import InvalidParameter
+from latermq.http.timer_request import time_text
+
+MAX_CHARS = 60
+_LEAST_DIGITS, _MOST_DIGITS = 12, 15  # of milliseconds since 1970: the years 1973 to 33658
+_HINT = "Write 15m, 2027-01-31 09:00, or 2027-01-31T09:00:00+01:00"
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+
+
+def parse_delay_ms(text: str) -> int | None:
+    """Return a delay such as `15m`, or None if the text is not one."""
+    try:
+        return int(Duration.parse(text.strip().removeprefix("+")[:MAX_CHARS]))
+    except (ValueError, OverflowError):
+        return None
+
+
+def parse_moment_ms(text: str, zone: str, now_ms: int) -> int:
+    """Return a moment in milliseconds: now plus a delay, milliseconds since 1970, or a date and time."""
+    text = text.strip()[:MAX_CHARS]
+    if text.isascii() and text.isdigit():
+        if not _LEAST_DIGITS <= len(text) <= _MOST_DIGITS:  # a number of minutes, a year, or a date without dashes
+            raise InvalidParameter(f"{text!r} is not a time", hint=_HINT)
+        return int(text)
+    delay_ms = parse_delay_ms(text)
+    if delay_ms is not None:
+        return now_ms + delay_ms
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=_zone(zone))
+        time_ms = (moment - _EPOCH) // _MILLISECOND
+    except (ValueError, OverflowError):
+        raise InvalidParameter(f"{text!r} is not a time", hint=_HINT) from None
+    if not time_text(time_ms):
+        raise InvalidParameter(f"{text!r} is before 1970 or after 9999", hint=_HINT)
+    return time_ms
+
+
+def _zone(name: str) -> datetime.tzinfo:
+    if name == "UTC":
+        return datetime.UTC
+    try:
+        return zoneinfo.ZoneInfo(name[:MAX_CHARS])
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        raise InvalidParameter(
+            f"this machine does not know the time zone {name[:MAX_CHARS]!r}",
+            hint="Write the time with its offset, such as 2027-01-31T09:00:00+01:00",
+        ) from None

@@ -1,0 +1,35 @@
+// Charts over time with uPlot, in the colours of the page and in the chosen time zone.
+import {timeText} from "./times.js";
+
+// The value of a colour that depends on the appearance.
+export function colour(name) {
+  const probe = document.createElement("i");
+  probe.className = `colour-${name}`;
+  document.body.append(probe);
+  const value = getComputedStyle(probe).color;
+  probe.remove();
+  return value;
+}
+
+// Draw series over time: {label, colour, values, fill}. Returns functions that give it new values, or remove it.
+export function draw(box, times, series, unit = "", height = 200) {
+  const soft = colour("soft"), line = colour("line");
+  const axis = {stroke: soft, grid: {stroke: line, width: 1}, ticks: {show: false}, font: "12px system-ui, sans-serif"};
+  const text = value => value == null ? "–" : `${value.toLocaleString("en", {maximumFractionDigits: 1})} ${unit}`.trim();
+  const plot = new uPlot({
+    width: box.clientWidth, height,
+    cursor: {drag: {x: false, y: false}, points: {size: 6}},
+    legend: {live: true},
+    scales: {x: {time: false}, y: {range: (u, low, high) => [0, Math.max(high * 1.1, 1)]}},
+    axes: [
+      {...axis, values: (u, splits) => splits.map(at => timeText(at).slice(11, 16)), space: 64},
+      {...axis, size: 62, values: (u, splits) => splits.map(text)},
+    ],
+    series: [
+      {label: "Time", value: (u, at) => at == null ? "–" : timeText(at).slice(11, 16)},
+      ...series.map(one => ({label: one.label, stroke: colour(one.colour), width: 2, points: {show: false}, value: (u, value) => text(value),
+        ...(one.dash ? {dash: [5, 4]} : {})})),
+    ],
+  }, [times, ...series.map(one => one.values)], box);
+  return {set: (newTimes, values) => plot.setData([newTimes, ...values]), clear: () => plot.destroy()};
+}
