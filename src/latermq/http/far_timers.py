@@ -1,11 +1,11 @@
 """Far timers, which wait on the timeline: read on a thread, and checked with the brokers that hold their names."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import structlog
 
@@ -31,6 +31,7 @@ _SET_IT = "Set pipeline.timeline of the console"
 _log = structlog.get_logger(__name__)
 
 Place = tuple[int, str, int]
+Read = TypeVar("Read")
 
 
 class FarRow(NamedTuple):
@@ -74,12 +75,7 @@ class FarTimers:
         states = await self._states(holders)
         if not states:
             return FarPage([], None)
-        roots = {self._timeline or state.timeline for state in states.values()}
-        if len(roots) > 1:
-            raise TimelineUnavailable("the brokers use different timelines", hint=_SET_IT)
-        root = roots.pop()
-        if MASK in root:
-            raise TimelineUnavailable("brokers do not show the credentials of the timeline", hint=_SET_IT)
+        root = self._root_of(states)
         by_store = {state.store_id: name for name, state in states.items()}
         first_ms = max(from_ms, *(state.now_ms for state in states.values()))
         rows: list[FarRow] = []
@@ -94,6 +90,48 @@ class FarTimers:
             if len(rows) >= limit:
                 break
         return FarPage(rows, after)
+
+    async def counts(self, holders: Mapping[str, str], from_ms: int, span_ms: int, count: int) -> dict[int, int]:
+        """Return how many far timers are due in each span from a time on, by its number. Empty spans are left out."""
+        states = await self._states(holders)
+        if not states:
+            return {}
+        root = self._root_of(states)
+        first_ms = max(from_ms, *(state.now_ms for state in states.values()))
+
+        def read() -> dict[int, int]:
+            from latermq.pipeline.timeline.pending_counts import Spans, count_far_timers
+
+            found = count_far_timers(root, list(states.values()), Spans(first_ms, from_ms, span_ms, count))
+            return {number: timers for number, timers in enumerate(found.tolist()) if timers > 0}
+
+        return await self._read_timeline(root, read)
+
+    async def busiest_seconds(
+        self, holders: Mapping[str, str], from_ms: int, until_ms: int, limit: int
+    ) -> list[tuple[int, int]]:
+        """Return the seconds with the most far timers, and how many they have."""
+        states = await self._states(holders)
+        if not states:
+            return []
+        root = self._root_of(states)
+        first_ms = max(from_ms, *(state.now_ms for state in states.values()))
+
+        def count() -> list[tuple[int, int]]:
+            from latermq.pipeline.timeline.pending_counts import busiest_far_seconds
+
+            return busiest_far_seconds(root, list(states.values()), first_ms, until_ms - 1, limit)
+
+        return await self._read_timeline(root, count)
+
+    def _root_of(self, states: Mapping[str, PipelineState]) -> str:
+        roots = {self._timeline or state.timeline for state in states.values()}
+        if len(roots) > 1:
+            raise TimelineUnavailable("the brokers use different timelines", hint=_SET_IT)
+        root = roots.pop()
+        if MASK in root:
+            raise TimelineUnavailable("brokers do not show the credentials of the timeline", hint=_SET_IT)
+        return root
 
     async def _states(self, holders: Mapping[str, str]) -> dict[str, PipelineState]:
         """Return the state of each broker that has ever had a driver, which alone writes to the timeline."""
@@ -122,26 +160,34 @@ class FarTimers:
         limit: int,
     ) -> "list[FarTimer]":
         def read() -> "list[FarTimer]":
-            try:
-                from latermq.pipeline.timeline.pending_page import MAX_DUE_MS, FarPlace, FarSpan, read_far_timers
-            except ImportError:
-                raise TimelineUnavailable(
-                    "the console has no packages to read the timeline", hint="Install latermq[pipeline] there"
-                ) from None
+            from latermq.pipeline.timeline.pending_page import MAX_DUE_MS, FarPlace, FarSpan, read_far_timers
+
+            span = FarSpan(topic, first_ms, until_ms - 1 if until_ms else MAX_DUE_MS)
+            return read_far_timers(root, states, span, FarPlace(*after), limit)
+
+        return await self._read_timeline(root, read)
+
+    async def _read_timeline(self, root: str, read: Callable[[], Read]) -> Read:
+        """Read on a thread. May raise TimelineUnavailable."""
+
+        def attempt() -> Read:
             if "://" not in root and not Path(root).is_dir():
                 raise TimelineUnavailable(
                     "the timeline's folder is not on the machine of the console", hint=f"{_SET_IT}, or run it there"
                 )
-            span = FarSpan(topic, first_ms, until_ms - 1 if until_ms else MAX_DUE_MS)
             try:
-                return read_far_timers(root, states, span, FarPlace(*after), limit)
+                return read()
+            except ImportError:
+                raise TimelineUnavailable(
+                    "the console has no packages to read the timeline", hint="Install latermq[pipeline] there"
+                ) from None
             except LaterMQError as error:  # it may name files, and an address with credentials
                 _log.warning("the timeline cannot be read", error=error.message, hint=error.hint)
                 raise TimelineUnavailable(
                     "the timeline cannot be read", hint="See the log of the console, and try again"
                 ) from None
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, attempt)
 
     async def _check(self, far: "FarTimer", by_store: Mapping[str, str], holders: Mapping[str, str]) -> FarRow | None:
         """Return a timer unless its broker knows better: the timeline lags behind cancels, moves and deliveries."""

@@ -16,8 +16,10 @@ from latermq.http.api.alerts import AlertApi
 from latermq.http.api.cluster import ClusterApi
 from latermq.http.api.dead_letters import READER_GROUP, DeadLetterApi
 from latermq.http.api.density import DensityApi
+from latermq.http.api.forecast import ForecastApi
 from latermq.http.api.groups import GroupApi
 from latermq.http.api.health import HealthApi
+from latermq.http.api.lateness import LatenessApi
 from latermq.http.api.live import LiveApi
 from latermq.http.api.timer_batches import TimerBatchApi
 from latermq.http.api.timer_history import TimerHistoryApi
@@ -117,6 +119,8 @@ class ConsoleProcess:
             *TimerBatchApi(brokers, scheduler, http).endpoints,
             *TimerListApi(brokers, self._far, http).endpoints,
             *density.endpoints,
+            *LatenessApi(brokers).endpoints,
+            *ForecastApi(brokers, self._far, clock).endpoints,
             *TopicApi(brokers, http).endpoints,
             *GroupApi(brokers).endpoints,
             *DeadLetterApi(brokers, self._reader, self._producer, http).endpoints,

@@ -82,6 +82,13 @@ def parse_time_ms(text: str) -> int:
     return time_ms
 
 
+def parse_bound_ms(text: str) -> int:
+    """Return a time in a query in milliseconds, written as a date of RFC 3339 or as milliseconds since 1970."""
+    if text.isascii() and text.isdigit() and len(text) < 19:
+        return min(int(text), MAX_TIME_MS)
+    return parse_time_ms(text.replace(" ", "+"))  # in a query, an unescaped + is a space
+
+
 def time_text(time_ms: int) -> str:
     """Return a time as RFC 3339 has it, in UTC; empty if it has none."""
     if not 0 < time_ms <= _LAST_MS:

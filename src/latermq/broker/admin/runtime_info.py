@@ -7,6 +7,7 @@ import msgspec
 
 from latermq.broker.metrics.dead_letter_counts import DeadLetterCounts
 from latermq.broker.metrics.group_lags import GroupLags
+from latermq.broker.metrics.recent_lateness import RecentLateness
 from latermq.broker.metrics.topic_traffic import Spans, TopicTraffic
 from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.tables.topics import Topics
@@ -66,6 +67,7 @@ class RuntimeInfo:
         self._dead_letters = dead_letters
         self._clock = clock
         self._statistics = statistics
+        self._lateness = RecentLateness((timers.delivered.timer_lateness, timers.delivered.level_lateness))
 
     def sample(self) -> None:
         """Update the counters that rates are computed from. Call it about once per second."""
@@ -76,6 +78,7 @@ class RuntimeInfo:
         self._timer_traffic.sample(now_s)
         self._group_lags.sample(now_s)
         self._dead_letters.sample(now_s)
+        self._lateness.sample(self._clock.now_ms())
 
     def begin_day(self, day: int) -> None:
         """Count messages for this day from now on, if it is a new one, and update the counts per topic."""
@@ -172,6 +175,7 @@ class RuntimeInfo:
             "latermqClockHeld": _flag(timers.guard.is_holding),
             "latermqKeptBack": str(timers.delivery_statistics()["kept_back"]),
             "latermqTimerLateness": _json([[*lateness.bounds_ms], [*lateness.upto, lateness.total]]),
+            "latermqLatenessByMinute": _json([lateness.bounds_ms, self._lateness.minutes()]),
             "latermqStalledGroups": _json(self._group_lags.stalled()),
             "latermqNewDeadLetters": _json(self._dead_letters.recent()),
         }

@@ -18,7 +18,7 @@ from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
 from latermq.http.far_timers import NOWHERE, FarTimers, Place, TimelineUnavailable
 from latermq.http.paging import page_limit
-from latermq.http.timer_request import MAX_TIME_MS, parse_time_ms
+from latermq.http.timer_request import parse_bound_ms
 
 MAX_EMPTY_PAGES = 50  # pages without a match that one request reads of one broker
 _MAX_CURSOR_CHARS = 16_384
@@ -155,7 +155,7 @@ class TimerListApi:
         limit = page_limit(query.limit, self._max_page)
         if query.key and not query.topic:
             raise InvalidParameter("a search by key needs a topic", hint="Add the parameter topic")
-        from_ms, until_ms = (_time_ms(text) for text in (query.from_, query.to))
+        from_ms, until_ms = (parse_bound_ms(text) if text else 0 for text in (query.from_, query.to))
         wanted = _Filter(query.topic, query.key, from_ms, until_ms)
         mark = zlib.crc32(repr(wanted).encode())
         holders = await self._brokers.holders_of(query.topic)
@@ -213,15 +213,6 @@ def _merge(sources: Sequence[_Source | _FarSource], limit: int) -> tuple[list[Ti
         elif source.first_position is not None:
             left[source.name] = source.first_position
     return merged, left
-
-
-def _time_ms(text: str) -> int:
-    """Return a bound in milliseconds, 0 if it is not given."""
-    if not text:
-        return 0
-    if text.isascii() and text.isdigit() and len(text) < 19:
-        return min(int(text), MAX_TIME_MS)
-    return parse_time_ms(text.replace(" ", "+"))  # in a query, an unescaped + is a space
 
 
 def _encode_cursor(cursor: _Cursor) -> str:

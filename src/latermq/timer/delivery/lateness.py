@@ -35,10 +35,15 @@ class Distribution:
         self._below = np.zeros(len(self._edges), np.int64)
         self.total = 0
         self._sum_ms = 0
+        self._highest_ms = 0
 
     def add(self, times_ms: Ints) -> None:
         """Count these times."""
-        self._below += np.searchsorted(np.sort(times_ms), self._edges)
+        if not len(times_ms):
+            return
+        ordered = np.sort(times_ms)
+        self._below += np.searchsorted(ordered, self._edges)
+        self._highest_ms = max(self._highest_ms, int(ordered[-1]))
         self.total += len(times_ms)
         self._sum_ms += int(times_ms.sum())
 
@@ -46,6 +51,11 @@ class Distribution:
     def negative(self) -> int:
         """Number of negative times; for lateness, the early deliveries."""
         return int(self._below[0])
+
+    def take_highest_ms(self) -> int:
+        """Return the highest time since the last call; 0 if there was none."""
+        highest_ms, self._highest_ms = self._highest_ms, 0
+        return highest_ms
 
     def counts(self) -> Counts:
         """Return the counts so far."""

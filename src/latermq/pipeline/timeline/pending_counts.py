@@ -1,0 +1,114 @@
+"""Numbers of far timers by due time without a JVM: those of the timeline that no taker ends."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from latermq.arrays import Ints
+from latermq.model.pipeline_state import PipelineState
+from latermq.pipeline.timeline.local_timeline import open_local_timeline
+from latermq.pipeline.timeline.root import open_root
+
+_FAR = "{of_stores} AND due_ms BETWEEN {first_ms} AND {last_ms} AND record IS NOT NULL"
+# Without takers nothing but due times is read: 10 million in less than a second.
+_PLAIN = f"SELECT due_ms FROM timeline WHERE {_FAR}"
+_NAME = "CASE WHEN kind = 'cancel' THEN unique_key ELSE topic || '+' || unique_key END"
+# A row that is ended by several takers is found several times, and must count once.
+_ENDED = f"""
+WITH far AS (
+    SELECT store_id, entry_offset, timer_id, due_ms, topic || '+' || unique_key AS name FROM timeline WHERE {_FAR}
+), takers AS (
+    SELECT store_id, kind, timer_id, due_ms, entry_offset, {_NAME} AS name FROM timeline
+    WHERE {{of_stores}} AND taker = 1 AND (due_ms IS NULL OR due_ms BETWEEN {{first_ms}} AND {{last_ms}})
+), ended AS (
+    SELECT far.store_id, far.entry_offset, far.due_ms FROM takers JOIN far ON far.store_id = takers.store_id
+        AND far.name = takers.name AND far.due_ms = takers.due_ms
+    WHERE takers.kind <> 'renewal' AND takers.entry_offset > far.entry_offset
+    UNION
+    SELECT far.store_id, far.entry_offset, far.due_ms FROM takers JOIN far ON far.store_id = takers.store_id
+        AND far.name = takers.name
+    WHERE takers.due_ms IS NULL AND takers.entry_offset > far.entry_offset
+    UNION
+    SELECT far.store_id, far.entry_offset, far.due_ms FROM takers JOIN far ON far.store_id = takers.store_id
+        AND far.timer_id = takers.timer_id AND far.due_ms = takers.due_ms
+    WHERE takers.kind = 'renewal' AND takers.entry_offset > far.entry_offset
+)
+SELECT due_ms FROM ended
+"""
+HOUR_MS, _SECONDS = 3_600_000, 3_600
+MAX_HOURS = 90_000  # that are searched for busy seconds: ten years
+_BUSY_HOURS = 200  # whose seconds are counted
+
+
+class Spans(NamedTuple):
+    """Spans of one length that follow one another. The first may have begun before the first time that counts."""
+
+    first_ms: int
+    start_ms: int
+    length_ms: int
+    spans: int
+
+    @property
+    def end_ms(self) -> int:
+        """When the last one ends."""
+        return self.start_ms + self.spans * self.length_ms
+
+    def numbers(self, dues: Ints) -> Ints:
+        """Return the number of the span of each due time."""
+        numbers: Ints = (dues - self.start_ms) // self.length_ms
+        return numbers
+
+
+def count_far_timers(root_uri: str, states: Sequence[PipelineState], spans: Spans) -> Ints:
+    """Return how many far timers of these stores are due in each span."""
+    counts = np.zeros(spans.spans, np.int64)
+    for dues, sign in _dues(root_uri, states, spans.first_ms, spans.end_ms - 1):
+        counts += sign * np.bincount(spans.numbers(dues), minlength=spans.spans)
+    return counts
+
+
+def busiest_far_seconds(
+    root_uri: str, states: Sequence[PipelineState], first_ms: int, last_ms: int, limit: int
+) -> list[tuple[int, int]]:
+    """Return the seconds with the most far timers, and how many they have, the heaviest first.
+
+    They are searched for in the hours with the most timers.
+    """
+    start_ms = first_ms // HOUR_MS * HOUR_MS
+    hours = Spans(first_ms, start_ms, HOUR_MS, min(MAX_HOURS, (last_ms - start_ms) // HOUR_MS + 1))
+    last_ms = min(last_ms, hours.end_ms - 1)
+    by_hour = count_far_timers(root_uri, states, hours)
+    busy = np.argsort(-by_hour, kind="stable")[:_BUSY_HOURS]
+    busy = busy[by_hour[busy] > 0]
+    place = np.full(hours.spans, -1, np.int64)
+    place[busy] = np.arange(len(busy))
+    counts = np.zeros(len(busy) * _SECONDS, np.int64)
+    for dues, sign in _dues(root_uri, states, first_ms, last_ms) if len(busy) else ():
+        hour = place[hours.numbers(dues)]
+        inside = hour >= 0
+        second = (dues[inside] - start_ms) % HOUR_MS // 1_000
+        counts += sign * np.bincount(hour[inside] * _SECONDS + second, minlength=len(counts))
+    best = np.argsort(-counts, kind="stable")[:limit]
+    found = [
+        (start_ms + int(busy[at // _SECONDS]) * HOUR_MS + at % _SECONDS * 1_000, int(counts[at]))
+        for at in best.tolist()
+        if counts[at] > 0
+    ]
+    return sorted(found, key=lambda one: (-one[1], one[0]))
+
+
+def _dues(
+    root_uri: str, states: Sequence[PipelineState], first_ms: int, last_ms: int
+) -> Iterator[tuple[Ints, Literal[1, -1]]]:
+    """Yield the due times of all far timers, and of those that are ended, to be subtracted."""
+    timeline = open_local_timeline(open_root(root_uri), "")
+    if timeline is None or timeline.layout == 1 or not states or first_ms > last_ms:
+        return
+    stores = ", ".join("'" + state.store_id.replace("'", "''") + "'" for state in states)
+    fields = {"of_stores": f"store_id IN ({stores})", "first_ms": first_ms, "last_ms": last_ms}
+    for batch in timeline.query(_PLAIN.format(**fields)):
+        yield batch.column(0).to_numpy(), 1
+    if any(timeline.taker_counts()):
+        for batch in timeline.query(_ENDED.format(**fields)):
+            yield batch.column(0).to_numpy(), -1
