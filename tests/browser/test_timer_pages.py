@@ -10,18 +10,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.interop.waiting import wait_until
 from tests.support.browser import Watched, visiting
 from tests.support.http_console import HttpClient
-from tests.support.serving import Server, serving
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("data"), http=True, timeout_s=90.0) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def client(server: Server) -> HttpClient:
-    return HttpClient(int(server.http.rpartition(":")[2]))
+from tests.support.serving import Server
 
 
 @pytest.fixture
@@ -47,12 +36,12 @@ def state_of(page: Page) -> Locator:
 
 def test_a_timer_is_scheduled_found_moved_and_cancelled(tab: Watched, client: HttpClient) -> None:
     page = tab.page
-    schedule(page, "orders", "order-1", "15m")
+    schedule(page, "bookings", "order-1", "15m")
     expect(page.get_by_role("heading", level=1)).to_have_text("order-1")
     expect(state_of(page)).to_have_text("pending")
 
     page.get_by_role("link", name="Timers", exact=True).first.click()
-    page.get_by_label("Topic").fill("orders")
+    page.get_by_label("Topic").fill("bookings")
     page.get_by_label("Key").fill("order-1")
     page.get_by_role("button", name="Search").click()
     expect(page.locator("#results tbody tr")).to_have_count(1)
@@ -63,7 +52,7 @@ def test_a_timer_is_scheduled_found_moved_and_cancelled(tab: Watched, client: Ht
     page.get_by_role("button", name="Move").click()
     expect(page.get_by_role("status").filter(has_text="new due time")).to_be_visible()
     expect(page.locator("dl time").first).to_have_text("2030-05-01 09:00:00")
-    [found] = client.get("/api/v1/timers?topic=orders&key=order-1").json["timers"]
+    [found] = client.get("/api/v1/timers?topic=bookings&key=order-1").json["timers"]
     assert found["due"] == "2030-05-01T07:00:00.000Z"  # the browser is in Berlin
     expect(page.locator("ol.history li")).to_have_text(
         [re.compile("^Scheduled"), re.compile("^Moved"), re.compile("^Waits")]
@@ -74,12 +63,12 @@ def test_a_timer_is_scheduled_found_moved_and_cancelled(tab: Watched, client: Ht
     expect(state_of(page)).to_have_text("cancelled")
     expect(page.locator("ol.history li.cancelled")).to_have_count(1)
     assert client.get(f"/api/v1/timers/{found['id']}").json["state"] == "cancelled"
-    assert client.get("/api/v1/timers?topic=orders&key=order-1").json["timers"] == []
+    assert client.get("/api/v1/timers?topic=bookings&key=order-1").json["timers"] == []
 
 
 def test_a_timer_that_is_run_is_delivered_and_its_history_says_when(tab: Watched, client: HttpClient) -> None:
     page = tab.page
-    schedule(page, "orders", "order-2", "40d", "é“<script>alert(1)</script>")
+    schedule(page, "bookings", "order-2", "40d", "é“<script>alert(1)</script>")
     page.get_by_role("button", name="Run now").click()
     expect(page.get_by_role("status").filter(has_text="is due now")).to_be_visible()
 
@@ -92,13 +81,13 @@ def test_a_timer_that_is_run_is_delivered_and_its_history_says_when(tab: Watched
     expect(page.get_by_role("button", name="Run now")).to_have_count(0)
     assert tab.barriers() == []
     tab.picture("timer-delivered-light")
-    [message] = client.get("/api/v1/messages?topic=orders&key=order-2").json["messages"]
+    [message] = client.get("/api/v1/messages?topic=bookings&key=order-2").json["messages"]
     assert message["body"] == "é“<script>alert(1)</script>"
 
 
 def test_a_change_of_a_timer_that_has_changed_meanwhile_is_refused(tab: Watched, client: HttpClient) -> None:
     page = tab.page
-    schedule(page, "orders", "order-3", "1h")
+    schedule(page, "bookings", "order-3", "1h")
     timer_id = page.url.partition("/timers/")[2].partition("?")[0]
     moved = client.request("PATCH", f"/api/v1/timers/{timer_id}", {"delay": "2h"})
     assert moved.status == 200
@@ -114,7 +103,7 @@ def test_a_change_of_a_timer_that_has_changed_meanwhile_is_refused(tab: Watched,
 def test_a_time_that_cannot_be_is_explained_and_nothing_typed_is_lost(tab: Watched, when: str, complaint: str) -> None:
     page = tab.page
     page.goto("/timers/new")
-    page.get_by_label("Topic").fill("orders")
+    page.get_by_label("Topic").fill("bookings")
     page.get_by_label("Body").fill("a long text")
     page.get_by_label("Due", exact=True).fill(when)
     page.get_by_role("button", name="Schedule").click()
@@ -127,7 +116,7 @@ def test_a_time_that_cannot_be_is_explained_and_nothing_typed_is_lost(tab: Watch
 def test_the_same_call_is_shown_for_programs(tab: Watched) -> None:
     page = tab.page
     page.goto("/timers/new")
-    page.get_by_label("Topic").fill("orders")
+    page.get_by_label("Topic").fill("bookings")
     page.get_by_label("Body").fill('it\'s "due"')
     page.get_by_label("Key").fill("order-9")
     shown = page.locator("#calls")
@@ -195,7 +184,7 @@ def test_everything_works_with_the_keyboard_only(tab: Watched) -> None:
 
 def test_times_follow_the_chosen_zone_which_is_remembered(tab: Watched) -> None:
     page = tab.page
-    schedule(page, "orders", "order-4", "2030-01-01T12:00:00Z")
+    schedule(page, "bookings", "order-4", "2030-01-01T12:00:00Z")
     moment = page.locator("dl time").first
     expect(moment).to_have_text("2030-01-01 13:00:00")
     page.get_by_label("Time zone").select_option("America/New_York")

@@ -99,6 +99,32 @@ def test_messages_are_found_by_key_and_by_id(client: HttpClient) -> None:
     assert len(client.get("/api/v1/messages?topic=stored&key=k1&limit=2").json["messages"]) == 2
 
 
+def test_the_newest_messages_of_a_topic_come_first_with_the_start_of_their_bodies(client: HttpClient) -> None:
+    for number in range(3):
+        sent = client.post(
+            "/api/v1/messages", {"topic": "tail", "body": f"{number} " + "x" * 5_000, "key": f"t{number}"}
+        )
+        assert sent.status == 201
+    found = client.get("/api/v1/topics/tail/messages?limit=2").json["messages"]
+    assert [message["keys"] for message in found] == [["t2"], ["t1"]]
+    assert (found[0]["message_id"], len(found[0]["body"])) == (sent.json["message_id"], 256)
+    assert client.get("/api/v1/topics/tail").json["in_hour"] == 3
+    assert status_and_code(client, "/api/v1/topics/nowhere/messages") == (404, 17)
+
+
+def test_a_message_that_cannot_be_is_refused(client: HttpClient) -> None:
+    for wrong, status in (
+        ({"topic": "tail"}, 422),
+        ({"topic": "tail", "body": ""}, 422),
+        ({"topic": "tail", "body": "b", "body_base64": "Yg=="}, 422),
+        ({"topic": "tail", "body": "b", "properties": {"TIMER_DELAY_MS": "5"}}, 422),
+        ({"topic": "rmq_sys_wheel_timer", "body": "b"}, 403),
+        ({"topic": "a b", "body": "b"}, 422),
+        ({"topic": "tail", "body": "b", "delay": "1m"}, 422),
+    ):
+        assert client.post("/api/v1/messages", wrong).status == status, wrong
+
+
 # Groups
 
 
@@ -111,7 +137,9 @@ def test_a_group_is_shown_with_its_lag_and_reset_after_a_dry_run(client: HttpCli
         group = client.get("/api/v1/groups/billing").json
         assert (group["lag"], group["members"]) == (0, [])
         assert len(group["queues"]) == len(queues)
-        assert "billing" in [one["group"] for one in client.get("/api/v1/groups").json["groups"]]
+        [listed] = [one for one in client.get("/api/v1/groups?lag=true").json["groups"] if one["group"] == "billing"]
+        assert (listed["lag"], listed["topics"], listed["members"]) == (0, ["stored"], 0)
+        assert {one["lag"] for one in client.get("/api/v1/groups").json["groups"]} == {None}
         path = "/api/v1/groups/billing/offsets:reset"
         dry = client.post(path, {"topic": "stored", "to": "first", "dry_run": True}).json
         assert (dry["dry_run"], {queue["after"] for queue in dry["queues"]}) == (True, {0})

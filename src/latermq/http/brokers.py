@@ -1,8 +1,9 @@
 """The connections of the console to name servers and brokers, shared by all requests."""
 
 import asyncio
+from typing import NamedTuple
 
-from latermq.client import MessageQueue
+from latermq.client import BrokerFailed, MessageQueue
 from latermq.client.admin import LAST
 from latermq.client.consumer import queue_offsets
 from latermq.client.scheduling.brokers import SchedulingAdmin
@@ -14,8 +15,18 @@ from latermq.message.record import Message, decode_records
 from latermq.model.pipeline_state import PipelineState
 from latermq.model.timers import Outcome, PendingPage
 from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.pipeline import decode_state
+from latermq.protocol.remoting.runtime import BrokerStats
 from latermq.protocol.remoting.timers import decode_outcomes, decode_page
+
+
+class TopicTraffic(NamedTuple):
+    """Messages that a topic received: per second in the last minute, and in the last hour and day."""
+
+    rate: float = 0.0
+    hour: int = 0
+    day: int = 0
 
 
 class Brokers(SchedulingAdmin):
@@ -43,6 +54,22 @@ class Brokers(SchedulingAdmin):
         else:
             found = [queue_offsets.min_offset(self._session, queue) for queue in queues]
         return dict(zip(queues, await asyncio.gather(*found), strict=True))
+
+    async def topic_traffic(self, topic: str) -> TopicTraffic:
+        """Return what the brokers of a topic received for it together."""
+        fields = {"statsName": "TOPIC_PUT_NUMS", "statsKey": topic}
+
+        async def ask(address: str) -> TopicTraffic:
+            try:
+                stats = decode_body(
+                    (await self._call(address, Request.VIEW_BROKER_STATS_DATA, fields)).body, BrokerStats
+                )
+            except BrokerFailed:  # RocketMQ's broker counts a topic from its first message on
+                return TopicTraffic()
+            return TopicTraffic(stats.statsMinute.tps, stats.statsHour.sum, stats.statsDay.sum)
+
+        found = await asyncio.gather(*map(ask, await self._topic_addresses(topic)))
+        return TopicTraffic(*(sum(part) for part in zip(*found, strict=True))) if found else TopicTraffic()
 
     async def pending_page(self, address: str, fields: dict[str, str]) -> PendingPage:
         """Return a page of the pending timers of one broker."""

@@ -25,6 +25,7 @@ from latermq.http.api.timer_batches import TimerBatchApi
 from latermq.http.api.timer_history import TimerHistoryApi
 from latermq.http.api.timer_list import TimerListApi
 from latermq.http.api.timers import TimerApi
+from latermq.http.api.topic_messages import TopicMessageApi
 from latermq.http.api.topics import TopicApi
 from latermq.http.app import ConsoleApp
 from latermq.http.brokers import name_servers_of, open_brokers
@@ -122,6 +123,7 @@ class ConsoleProcess:
             *LatenessApi(brokers).endpoints,
             *ForecastApi(brokers, self._far, clock).endpoints,
             *TopicApi(brokers, http).endpoints,
+            *TopicMessageApi(brokers, self._reader, self._producer, http).endpoints,
             *GroupApi(brokers).endpoints,
             *DeadLetterApi(brokers, self._reader, self._producer, http).endpoints,
             *self._cluster.endpoints,

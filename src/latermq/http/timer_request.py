@@ -101,14 +101,11 @@ def row_of(timer: NewTimer, unique_key: str, digest: str = "") -> Row:
     """Check what a client wrote. Brokers check the rest: sizes, permissions, and how far ahead it is due."""
     check_sendable_topic(timer.topic)
     time_ms, is_delay = time_of(timer)
-    if len(timer.key) > MAX_KEYS_CHARS or len(timer.tag) > MAX_KEYS_CHARS:
-        raise IllegalMessage(f"the key or the tag has more than {MAX_KEYS_CHARS} characters", hint="Use the body")
-    for name, text in (("key", timer.key), ("tag", timer.tag)):
-        _check_text(name, text)
+    check_key_and_tag(timer.key, timer.tag)
     return Row(
         timer.topic,
         unique_key,
-        _body(timer),
+        body_of(timer.body, timer.body_base64),
         timer.key.encode(),
         timer.tag.encode(),
         _properties(timer.properties, digest) if timer.properties or digest else b"",
@@ -117,31 +114,45 @@ def row_of(timer: NewTimer, unique_key: str, digest: str = "") -> Row:
     )
 
 
-def _body(timer: NewTimer) -> bytes:
-    if (timer.body is None) == (timer.body_base64 is None):
+def check_key_and_tag(key: str, tag: str) -> None:
+    """Refuse keys and tags that no broker stores."""
+    if len(key) > MAX_KEYS_CHARS or len(tag) > MAX_KEYS_CHARS:
+        raise IllegalMessage(f"the key or the tag has more than {MAX_KEYS_CHARS} characters", hint="Use the body")
+    _check_text("key", key)
+    _check_text("tag", tag)
+
+
+def check_property(name: str, value: str) -> None:
+    """Refuse properties that no broker stores, and those that brokers set."""
+    if not name or not value:
+        raise InvalidParameter(f"property {name[:40]!r} is empty", hint="Leave it out")
+    if name in RESERVED_PROPERTIES or name == DIGEST_PROPERTY or name.startswith(RESERVED_PREFIXES):
+        raise InvalidParameter(f"property {name[:40]!r} is reserved", hint="Use another name")
+    _check_text("property", name)
+    _check_text("property", value)
+
+
+def body_of(body: str | None, body_base64: str | None) -> bytes:
+    """Return the body of a message that was given as text or as base64."""
+    if (body is None) == (body_base64 is None):
         raise InvalidParameter("exactly one of body and body_base64 is required")
-    if timer.body is not None:
-        body = timer.body.encode()
+    if body is not None:
+        content = body.encode()
     else:
-        assert timer.body_base64 is not None
+        assert body_base64 is not None
         try:
-            body = base64.b64decode(timer.body_base64, validate=True)
+            content = base64.b64decode(body_base64, validate=True)
         except (binascii.Error, ValueError):
             raise InvalidParameter("body_base64 is not base64") from None
-    if not body:
+    if not content:
         raise IllegalMessage("the body is empty", hint="A message has at least one byte")
-    return body
+    return content
 
 
 def _properties(properties: dict[str, str], digest: str) -> bytes:
     text = f"{DIGEST_PROPERTY}{NAME_END}{digest}{PROPERTY_END}" if digest else ""
     for name, value in properties.items():
-        if not name or not value:
-            raise InvalidParameter(f"property {name[:40]!r} is empty", hint="Leave it out")
-        if name in RESERVED_PROPERTIES or name == DIGEST_PROPERTY or name.startswith(RESERVED_PREFIXES):
-            raise InvalidParameter(f"property {name[:40]!r} is reserved", hint="Use another name")
-        _check_text("property", name)
-        _check_text("property", value)
+        check_property(name, value)
         text += f"{name}{NAME_END}{value}{PROPERTY_END}"
     return text.encode()
 

@@ -19,6 +19,7 @@ def ms(text: str) -> int:
     [
         ("15m", "UTC", NOW_MS + 900_000),
         ("+40d", "UTC", NOW_MS + 40 * 86_400_000),
+        ("2h ago", "UTC", NOW_MS - 7_200_000),
         (" 2027-01-31 09:00 ", "UTC", ms("2027-01-31T09:00:00+00:00")),
         ("2027-01-31 09:00", "Europe/Berlin", ms("2027-01-31T09:00:00+01:00")),
         ("2027-07-31T09:00:30", "Europe/Berlin", ms("2027-07-31T09:00:30+02:00")),
@@ -33,7 +34,21 @@ def test_a_moment_is_read_in_the_chosen_zone(text: str, zone: str, expected: int
 
 
 @pytest.mark.parametrize(
-    "text", ["", "soon", "15", "2027", "20270131", "2027-13-01", "1960-01-01", "9" * 50, "15 parsecs"]
+    "text",
+    [
+        "",
+        "soon",
+        "15",
+        "2027",
+        "20270131",
+        "2027-13-01",
+        "1960-01-01",
+        "9" * 50,
+        "15 parsecs",
+        "ago",
+        "x ago",
+        "99999d ago",
+    ],
 )
 def test_what_is_no_moment_is_refused_with_examples(text: str) -> None:
     with pytest.raises(InvalidParameter) as caught:

@@ -11,19 +11,28 @@ from latermq.errors import ConsumerOffline, GroupNotFound
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
 from latermq.http.timer_request import parse_time_ms
-from latermq.message.names import check_group, check_topic
+from latermq.message.names import RETRY_PREFIX, check_group, check_topic
+from latermq.model.group import Group
 
 GROUPS_AT_ONCE = 16  # asked for their members at the same time
 
 
+class GroupQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """With `lag`, every broker is asked for the progress of each group."""
+
+    lag: bool = False
+
+
 class GroupInfo(msgspec.Struct):
-    """A group and how many of its members are connected."""
+    """A group and how many of its members are connected. `lag` and `topics` are null unless they were asked for."""
 
     group: str
     members: int
     can_consume: bool
     is_ordered: bool
     max_retries: int
+    lag: int | None = None
+    topics: list[str] | None = None
 
 
 class GroupList(msgspec.Struct):
@@ -98,26 +107,27 @@ class GroupApi:
         path, ok = "/api/v1/groups", HTTPStatus.OK
         reset = path + "/{group}/offsets:reset"
         return [
-            Endpoint("GET", path, self._list, "List groups", {ok: GroupList}, "groups"),
+            Endpoint("GET", path, self._list, "List groups", {ok: GroupList}, "groups", query=GroupQuery),
             Endpoint("GET", path + "/{group}", self._show, "Show a group", {ok: GroupState}, "groups"),
             Endpoint("POST", reset, self._reset, "Reset offsets", {ok: ResetReport}, "groups", body=OffsetReset),
         ]
 
     async def _list(self, call: Call) -> Answer:
-        groups = await self._brokers.groups()
+        query: GroupQuery = call.query
         turns = asyncio.Semaphore(GROUPS_AT_ONCE)
 
-        async def count(group: str) -> int:
+        async def describe(group: Group) -> GroupInfo:
             async with turns:
-                return len(await self._members(group))
+                members = len(await self._members(group.name))
+                info = GroupInfo(group.name, members, group.can_consume, group.is_ordered, group.max_retries)
+                if query.lag:
+                    progress = await self._progress(group.name, None)
+                    info.lag = sum(one.lag for one in progress)
+                    own = (one.topic for one in progress if not one.topic.startswith(RETRY_PREFIX))
+                    info.topics = list(dict.fromkeys(own))
+                return info
 
-        members = await asyncio.gather(*(count(group.name) for group in groups))
-        rows = zip(groups, members, strict=True)
-        return Answer(
-            GroupList(
-                [GroupInfo(one.name, count, one.can_consume, one.is_ordered, one.max_retries) for one, count in rows]
-            )
-        )
+        return Answer(GroupList(list(await asyncio.gather(*map(describe, await self._brokers.groups())))))
 
     async def _show(self, call: Call) -> Answer:
         group = await self._known(call.path["group"])

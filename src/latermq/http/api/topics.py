@@ -41,11 +41,14 @@ class QueueInfo(msgspec.Struct):
 
 
 class TopicInfo(msgspec.Struct):
-    """A topic and its queues. `timers` are its pending timers."""
+    """A topic and its queues. `timers` are its pending timers, `in_rate` the messages per second in the last minute."""
 
     topic: str
     messages: int
     timers: int
+    in_rate: float
+    in_hour: int
+    in_day: int
     queues: list[QueueInfo]
 
 
@@ -121,7 +124,8 @@ class TopicApi:
         ]
         messages = sum(queue.max_offset - queue.min_offset for queue in queues)
         timers = 0 if _is_internal(topic) else await self._brokers.count_timers(topic)
-        return Answer(TopicInfo(topic, messages, timers, queues))
+        traffic = await self._brokers.topic_traffic(topic)
+        return Answer(TopicInfo(topic, messages, timers, traffic.rate, traffic.hour, traffic.day, queues))
 
     async def _find(self, call: Call) -> Answer:
         query: MessageQuery = call.query

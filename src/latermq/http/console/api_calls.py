@@ -14,9 +14,10 @@ from latermq.http.collector import Collector
 from latermq.http.endpoint import Answer, Call, Endpoint
 from latermq.http.security.roles import Identity, check_role
 
-MAX_RECENT = 64  # answers that visitors share; above it the one that was used least recently is forgotten
+MAX_RECENT = 256  # answers that visitors share; above it the one that was used least recently is forgotten
 
-_Key = tuple[str, tuple[tuple[str, Any], ...]]
+_Values = tuple[tuple[str, Any], ...]
+_Key = tuple[str, _Values, _Values]
 
 
 class Api:
@@ -37,13 +38,13 @@ class Api:
         assert isinstance(found, LiveState)
         return found
 
-    async def recent(self, row: Endpoint, query: Mapping[str, Any], max_age_s: float) -> Any:
+    async def recent(self, row: Endpoint, query: Mapping[str, Any], parts: Mapping[str, str], max_age_s: float) -> Any:
         """Return an answer to a GET that is at most so old. Visitors who ask at the same time wait for the same one."""
         loop = asyncio.get_running_loop()
-        key = (row.path, tuple(sorted(query.items())))
+        key = (row.path, tuple(sorted(query.items())), tuple(sorted(parts.items())))
         known = self._recent.get(key)
         if known is None or loop.time() - known[0] >= max_age_s or (known[1].done() and known[1].exception()):
-            known = loop.time(), loop.create_task(call_row(row, query, None, None, None))
+            known = loop.time(), loop.create_task(call_row(row, query, None, None, parts))
             known[1].add_done_callback(lambda task: task.cancelled() or task.exception())  # all waiters may have gone
             self._recent[key] = known
         self._recent.move_to_end(key)
@@ -70,9 +71,16 @@ class ApiCalls:
         """Return the struct that a GET is answered with. `path` is that of the row; `parts` are its parameters."""
         return (await self.call("GET", path, query=query, parts=parts)).body
 
-    async def recent(self, path: str, query: Mapping[str, Any] | None = None, *, max_age_s: float) -> Any:
+    async def recent(
+        self,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        parts: Mapping[str, str] | None = None,
+        *,
+        max_age_s: float,
+    ) -> Any:
         """Return the struct that a GET is answered with, at most so old and shared by all visitors."""
-        return await self._api.recent(self._row("GET", path), query or {}, max_age_s)
+        return await self._api.recent(self._row("GET", path), query or {}, parts or {}, max_age_s)
 
     async def call(
         self,

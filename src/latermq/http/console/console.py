@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from urllib.parse import parse_qsl, quote
 
+from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -77,7 +78,7 @@ class Console:
             try:
                 identity = identity_of(request.scope)
                 check_role(identity, row.role or default_role(row.method))
-                form = await _form(request) if row.method == "POST" else {}
+                form = await _form(request) if row.method == "POST" else ImmutableMultiDict[str, str]()
                 visit = Visit(
                     request.path_params,
                     request.query_params,
@@ -170,13 +171,13 @@ def _redirect(request: Request, found: Redirect) -> Response:
     return RedirectResponse(path, HTTPStatus.SEE_OTHER)
 
 
-async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form. Of a field that is given twice, the last one counts."""
+async def _form(request: Request) -> ImmutableMultiDict[str, str]:
+    """Return the fields of a form. Of a field that is given twice, `get` returns the last one."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
         raise HttpError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the request has no form", hint=f"Send {FORM}")
     try:
         text = (await request.body()).decode()
-        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS))
+        return ImmutableMultiDict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:
         raise BadForm(f"the form is not readable, or has more than {MAX_FIELDS} fields") from None
 

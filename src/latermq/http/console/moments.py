@@ -9,7 +9,8 @@ from latermq.http.timer_request import time_text
 
 MAX_CHARS = 60
 _LEAST_DIGITS, _MOST_DIGITS = 12, 15  # of milliseconds since 1970: the years 1973 to 33658
-_HINT = "Write 15m, 2027-01-31 09:00, or 2027-01-31T09:00:00+01:00"
+_AGO = " ago"
+_HINT = "Write 15m, 2h ago, 2027-01-31 09:00, or 2027-01-31T09:00:00+01:00"
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
@@ -23,8 +24,13 @@ def parse_delay_ms(text: str) -> int | None:
 
 
 def parse_moment_ms(text: str, zone: str, now_ms: int) -> int:
-    """Return a moment in milliseconds: now plus a delay, milliseconds since 1970, or a date and time."""
+    """Return a moment in milliseconds: now plus or minus a span, milliseconds since 1970, or a date and time."""
     text = text.strip()[:MAX_CHARS]
+    if text.endswith(_AGO):
+        age_ms = parse_delay_ms(text.removesuffix(_AGO))
+        if age_ms is None or age_ms > now_ms:
+            raise InvalidParameter(f"{text!r} is not a time", hint=_HINT)
+        return now_ms - age_ms
     if text.isascii() and text.isdigit():
         if not _LEAST_DIGITS <= len(text) <= _MOST_DIGITS:  # a number of minutes, a year, or a date without dashes
             raise InvalidParameter(f"{text!r} is not a time", hint=_HINT)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from starlette.datastructures import QueryParams
+from starlette.datastructures import ImmutableMultiDict, QueryParams
 
 from latermq.http.console.api_calls import ApiCalls
 from latermq.http.security.roles import Identity, Role
@@ -17,7 +17,7 @@ class Visit:
 
     path: Mapping[str, str]  # the parameters in the path
     query: QueryParams
-    form: Mapping[str, str]  # the fields of a submitted form
+    form: ImmutableMultiDict[str, str]  # the fields of a submitted form
     identity: Identity
     api: ApiCalls  # the HTTP API, with the rights of the visitor
     now_ms: int

@@ -4,8 +4,10 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
-from latermq.errors import InvalidParameter, LaterMQError
+from latermq.errors import InvalidParameter, LaterMQError, TopicNotFound
+from latermq.http.api.timer_list import TimerPage
 from latermq.http.console.calls_as_code import calls_of
+from latermq.http.console.form_message import FIELDS, message_of
 from latermq.http.console.moments import parse_delay_ms, parse_moment_ms
 from latermq.http.console.page import Page, PageRow, Redirect, View, Visit
 from latermq.http.problems import problem_of, status_of
@@ -15,7 +17,7 @@ from latermq.message.timer_ids import parse_timer_id
 ROWS = 50
 MAX_TOPICS_OFFERED = 500
 _FILTER = ("topic", "key", "from", "to")
-_FIELDS = ("topic", "key", "tag", "body", "when", "properties")
+_FIELDS = (*FIELDS, "when")
 _TOPICS_AGE_S = 10.0
 
 
@@ -30,6 +32,7 @@ async def show_list(visit: Visit) -> View:
         "is_filtered": any(wanted.values()),
         "problem": None,
         "found": None,
+        "is_unknown": False,
         "next": "",
         "now_ms": visit.now_ms,
         "topics": await _topics(visit),
@@ -42,6 +45,9 @@ async def show_list(visit: Visit) -> View:
                 query[name] = str(parse_moment_ms(wanted[name], visit.zone, visit.now_ms))
         query |= {"limit": str(ROWS), "cursor": shown["cursor"]}
         shown["found"] = found = await visit.api.get("/api/v1/timers", query)
+    except TopicNotFound:  # a search without a result, not a page that fails
+        shown["found"], shown["is_unknown"] = TimerPage([]), True
+        return View("timers.html", shown)
     except LaterMQError as error:
         shown["problem"] = problem_of(error)
         return View("timers.html", shown, status=HTTPStatus(status_of(error)))
@@ -171,16 +177,7 @@ async def _new_view(visit: Visit, fields: dict[str, str], error: LaterMQError | 
 
 def _new_timer(fields: dict[str, str], visit: Visit) -> dict[str, Any]:
     """Return the form as a request of the API."""
-    timer: dict[str, Any] = {"topic": fields["topic"].strip(), "body": fields["body"].replace("\r\n", "\n")}
-    timer |= {name: fields[name].strip() for name in ("key", "tag") if fields[name].strip()}
-    properties = {}
-    for line in fields["properties"].splitlines():
-        if line.strip():
-            name, equals, value = line.partition("=")
-            if not equals:
-                raise InvalidParameter(f"{line[:40]!r} is not a property", hint="Write one name=value per line")
-            properties[name.strip()] = value.strip()
-    return timer | ({"properties": properties} if properties else {}) | _due(fields["when"], visit)
+    return message_of(fields) | _due(fields["when"], visit)
 
 
 async def find(visit: Visit) -> Redirect:

@@ -28,7 +28,7 @@ export function show(root = document) {
 }
 
 export function offer(select) {
-  select.replaceChildren(new Option(`This browser (${own})`, "browser"), new Option("UTC", "UTC"));
+  select.replaceChildren(new Option(`Local (${own.split("/").pop().replaceAll("_", " ")})`, "browser"), new Option("UTC", "UTC"));
   for (const name of Intl.supportedValuesOf?.("timeZone") ?? []) if (name !== "UTC") select.add(new Option(name.replaceAll("_", " "), name));
   select.value = chosen;
   if (!select.value) select.value = chosen = "browser";
