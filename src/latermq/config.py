@@ -22,6 +22,9 @@ MIN_TOKEN_CHARS = 16
 # Never shown to clients. The address of a webhook often contains its password.
 SECRET_SETTINGS = frozenset({"http.token", "access.init_user", "alerts.webhook", "alerts.webhook_secret"})
 MIN_ALERTS_EVERY_MS = 1_000
+MIN_AUDIT_FILE_BYTES = 64 << 10
+MAX_AUDIT_FILES = 1_000
+MIN_AUDIT_WAITING = 2_048  # above the counts of tallies, which are merged 1,024 at a time
 MAX_HEAVY_AHEAD_MS = 3_600_000
 MAX_TOPIC_QUEUES = 65_535  # the limit of name servers and clients
 MAX_IN_FLIGHT = 1 << 20  # rows of the table of messages in flight
@@ -360,6 +363,18 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_entries: int = 1_000  # of the policies of one user
 
 
+class AuditConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The audit log of processes that check users."""
+
+    enabled: bool = True  # with access.enabled
+    folder: str = ""  # empty: `audit` in the data directory
+    file_size: Size = Size.parse("16MiB")  # of one file, then it is replaced by a new one
+    files: int = 10  # of each kind: administrative requests, and counts
+    flush_every: Duration = Duration.parse("60s")  # how often counts of data requests are written
+    max_waiting: int = 20_000  # lines that wait for the disk; further ones are lost, and counted
+    max_counters: int = 5_000  # kinds of requests; above it counts are written before the interval ends
+
+
 class AlertsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When the console raises an alert, and where it reports alerts."""
 
@@ -419,6 +434,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proxy: ProxyConfig = ProxyConfig()
     http: HttpConfig = HttpConfig()
     access: AccessConfig = AccessConfig()
+    audit: AuditConfig = AuditConfig()
     alerts: AlertsConfig = AlertsConfig()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
@@ -589,6 +605,7 @@ def _check(config: Config) -> None:
     _check_proxy(config.proxy)
     _check_http(config.http)
     _check_access(config.access)
+    _check_audit(config.audit)
     _check_alerts(config.alerts)
     for key, port in msgspec.structs.asdict(config.metrics).items():
         if not 0 <= port <= 65_535:
@@ -654,6 +671,20 @@ def _check_access(access: AccessConfig) -> None:
     for key in ("max_users", "max_entries"):
         if getattr(access, key) < 1:
             raise ConfigError(f"access.{key} must be at least 1")
+
+
+def _check_audit(audit: AuditConfig) -> None:
+    if audit.file_size < MIN_AUDIT_FILE_BYTES:
+        raise ConfigError(f"audit.file_size must be at least {MIN_AUDIT_FILE_BYTES >> 10}KiB")
+    if not 1 <= audit.files <= MAX_AUDIT_FILES:
+        raise ConfigError(f"audit.files must be 1–{MAX_AUDIT_FILES}")
+    if audit.flush_every < 1_000:
+        raise ConfigError("audit.flush_every must be at least 1s")
+    if audit.max_counters < 1 or audit.max_waiting < 2 * audit.max_counters + MIN_AUDIT_WAITING:
+        raise ConfigError(
+            f"audit.max_waiting must be at least twice audit.max_counters, and {MIN_AUDIT_WAITING} more",
+            hint="All counts of an interval wait for the disk together",
+        )
 
 
 def _check_http(http: HttpConfig) -> None:

@@ -1,6 +1,6 @@
 """Log of operators' changes on brokers and name servers: one line per change, with the client that made it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,18 @@ class Change:
     event: str
     fields: tuple[str, ...] = ()
     names: Callable[[Any], list[str]] | None = None
+    more: Callable[[Command], Mapping[str, str]] | None = None  # read from the body of a row with a header
+
+    def details(self, command: Command, content: Any) -> dict[str, str]:
+        """What to show of a decoded request."""
+        shown = _shown_fields(command, self.fields)
+        if self.names is not None:
+            names = self.names(content)
+            shown["count"] = str(len(names))
+            shown["names"] = ", ".join(escaped(name, _SHOWN_CHARS) for name in names[:MAX_NAMES])
+        if self.more is not None:
+            shown |= self.more(command)
+        return shown
 
 
 def log_change(handler: Handler, change: Change) -> Handler:
@@ -39,12 +51,7 @@ def log_change(handler: Handler, change: Change) -> Handler:
 
     def handle(connection: Connection, command: Command, content: Any) -> bytes | None:
         answer = handler(connection, command, content)
-        shown = _shown_fields(command, change.fields)
-        if change.names is not None:
-            names = change.names(content)
-            shown["count"] = str(len(names))
-            shown["names"] = ", ".join(escaped(name, _SHOWN_CHARS) for name in names[:MAX_NAMES])
-        _log.info(change.event, peer=connection.peer_name, **shown)
+        _log.info(change.event, peer=connection.peer_name, **change.details(command, content))
         return answer
 
     return handle

@@ -194,6 +194,10 @@ class BrokerMetrics:
             "latermq_filter_cache_bytes": counts["filters_kept_bytes"],
             "latermq_filters_refused_total": counts["filters_refused"],
             "latermq_worn_out_pulls_total": counts["worn_out_pulls"],
+            "latermq_access_refused_total": {
+                reason: counts.get(f"{reason}_requests", 0) for reason in ("unauthenticated", "unauthorized")
+            },
+            "latermq_audit_lost_total": counts.get("audit_lost", 0),
             **_pops(counts),
             **server_values(counts),
             **limits(BROKER_LIMITS, self._config, counts),

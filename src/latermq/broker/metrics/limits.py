@@ -54,6 +54,8 @@ BROKER_LIMITS = (
     Limit("transaction.max_open", "open_halves"),
     Limit("access.max_users", "access_users"),
     Limit("access.max_entries", "access_entries"),
+    Limit("audit.max_waiting", "audit_waiting"),
+    Limit("audit.max_counters", "audit_counters"),
     Limit("look_ups", "look_ups", "max_look_ups"),
     Limit("connection_look_ups", "connection_look_ups", "max_connection_look_ups"),
     Limit("unsaved_replies", "unsaved_reply_bytes", "max_unsaved_reply_bytes"),

@@ -130,6 +130,13 @@ FAMILIES = (
     Family(
         "latermq_pipeline_refused_total", Kind.COUNTER, "Requests without a valid signature of the pipeline's secret"
     ),
+    Family(
+        "latermq_access_refused_total",
+        Kind.COUNTER,
+        "Requests of unknown users or with a wrong signature (unauthenticated), or without permission (unauthorized)",
+        "reason",
+    ),
+    Family("latermq_audit_lost_total", Kind.COUNTER, "Lines of the audit log that could not be written"),
     Family("latermq_windows_waiting", Kind.GAUGE, "Windows that are cut and not fully loaded"),
     Family(
         "latermq_windows_built_total",

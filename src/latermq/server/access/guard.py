@@ -5,18 +5,24 @@ this user and touch only resources with a verdict are served without a check of 
 than a send. A change of any user or policy ends all verdicts. Requests that administer are always checked in full.
 """
 
+import itertools
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 import msgspec
 import structlog
 
+from latermq.access.policies import NO_ACL, Acl
 from latermq.access.resources import PUB, SUB, Access, Kind
 from latermq.access.signatures import ACCESS_KEY, SIGNATURE, is_signed, signed_content
 from latermq.access.users import INNER_USER, AccessState, User, decide, refusal
+from latermq.audit.audit_log import AuditLog
+from latermq.audit.counters import Tally
+from latermq.audit.records import Result
 from latermq.clock import Clock
 from latermq.errors import LaterMQError, NoPermission
 from latermq.protocol.remoting.frames import UNREADABLE, Command, DecodedRequest
+from latermq.server.access.audit import Checked, RequestAudit, is_administrative
 from latermq.server.access.failed_attempts import FailedAttempts
 from latermq.server.remoting.connection import CloseReason, Connection
 from latermq.server.remoting.endpoints import Endpoint
@@ -25,11 +31,26 @@ MAX_VERDICTS = 1_024  # per connection; above it they are forgotten, and made ag
 MAX_FAILURES = 20  # unauthenticated requests of one connection; then it is closed
 LOG_EVERY_S = 60.0
 MAX_LOGGED = 1_000
+NO_REFUSALS = {"unauthenticated_requests": 0, "unauthorized_requests": 0, "failing_addresses": 0}
 _log = structlog.get_logger(__name__)
 
 
 class NotAuthenticated(NoPermission):
     """The user of a request is not known, or its signature is wrong."""
+
+
+class UnknownUser(NotAuthenticated):
+    """There is no user of this name."""
+
+
+class NotPermitted(NoPermission):
+    """The user of a request has no right to something that it touches."""
+
+    def __init__(self, message: str, user: User, acl: Acl, checked: Checked) -> None:
+        super().__init__(message)
+        self.user = user
+        self.acl = acl
+        self.checked = checked
 
 
 class Users(Protocol):
@@ -68,7 +89,7 @@ class Verdicts:
     def __init__(self, user: User, state: AccessState) -> None:
         self.user = user
         self.state = state
-        self.permitted: set[Access] = set()
+        self.permitted: dict[Access, Tally] = {}
 
 
 class AccessGuard:
@@ -83,6 +104,7 @@ class AccessGuard:
         *,
         is_enforced: bool,
         always_enforced: Iterable[int] = (),
+        audit: AuditLog | None = None,
     ) -> None:
         """`inner` is the user of LaterMQ's own processes. Without `is_enforced` refusals are only logged."""
         self._users = users
@@ -91,6 +113,8 @@ class AccessGuard:
         self._clock = clock
         self._is_enforced = is_enforced
         self._always_enforced = frozenset(always_enforced)
+        self._audit = RequestAudit(audit, cluster)
+        self._last_counted: list[Tally] = []
         self._failed_attempts = FailedAttempts()
         self._logged: dict[str, float] = {}
         self._unauthenticated = 0
@@ -123,13 +147,24 @@ class AccessGuard:
             self._check(connection, endpoint, command, content, user)
         except NoPermission as error:
             self._log_only(connection, endpoint, command, error)
+            self._audit_refusal(connection, endpoint, command, content, error, "would be refused")
 
     def authorize(self, connection: Connection, endpoint: Endpoint, command: Command, content: Any) -> None:
         """Check a request of a lane."""
+        self._last_counted = []
         self.check(connection, endpoint, command, content, None)
 
-    def refused(self, connection: Connection, error: LaterMQError) -> None:
+    def repeated(self, requests: int) -> None:
+        """Count requests that are like the last one of a lane."""
+        if requests:
+            for tally in self._last_counted:
+                tally.add(requests)
+
+    def refused(
+        self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, error: LaterMQError
+    ) -> None:
         """Count a refusal, and slow down a connection that fails to authenticate."""
+        self._audit_refusal(connection, endpoint, command, content, error, "refused")
         if not isinstance(error, NotAuthenticated):
             self._unauthorized += isinstance(error, NoPermission)
             return
@@ -140,6 +175,26 @@ class AccessGuard:
             connection.close_soon(CloseReason.UNAUTHENTICATED)
         else:
             connection.slow_down(pause_s)
+
+    def failed(
+        self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, error: LaterMQError
+    ) -> None:
+        """Note that an administrative request was permitted, but not carried out."""
+        name = user_name_of(command)
+        user = self._inner if name == INNER_USER else self._users.state.users.get(name)
+        if user is not None and is_administrative(endpoint, user):
+            self._audit.failed(endpoint, user, connection.peer, error.remark, _details(endpoint, command, content))
+
+    def _audit_refusal(
+        self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, error: LaterMQError,
+        result: Result,
+    ) -> None:  # fmt: skip
+        peer, details = connection.peer, _details(endpoint, command, content)
+        if isinstance(error, NotPermitted):
+            self._audit.refused(endpoint, error.user, error.acl, peer, error.checked, error.message, details, result)
+        elif isinstance(error, NotAuthenticated):
+            reason = "the user is not known" if isinstance(error, UnknownUser) else error.message
+            self._audit.refused(endpoint, None, NO_ACL, peer, None, reason, details, result)
 
     def user_of(self, command: Command) -> User:
         """The user of a request that was checked."""
@@ -165,27 +220,48 @@ class AccessGuard:
             or verdicts.user.name != (user_name_of(command) if user is None else user.name)
         ):
             verdicts = None
-        checked: list[Access] = []
-        is_covered = False
+        checked: list[Checked] = []
+        counted: list[Tally] = []
         for access in endpoint.accesses(command, content):
-            if verdicts is not None and access in verdicts.permitted:
-                is_covered = True
-                continue
+            if verdicts is not None:
+                tally = verdicts.permitted.get(access)
+                if tally is not None:
+                    counted.append(tally)
+                    continue
             if user is None:
                 user = self._verified(command)
             decision = decide(user, state.acl(user.name), access, self._cluster, connection.peer[0])
             if not decision.is_allowed:
-                raise refusal(user, access, self._cluster, connection.peer[0], decision)
-            checked.append(access)
-        if user is None and not is_covered:
+                error = refusal(user, access, self._cluster, connection.peer[0], decision)
+                raise NotPermitted(error.message, user, state.acl(user.name), (access, decision))
+            checked.append((access, decision))
+        if user is None and not counted:
             user = self._verified(command)  # of a request that touches nothing
-        kept = [access for access in checked if _is_kept(access)]
-        if kept and user is not None:
+        if user is not None and (checked or not counted):
+            counted += self._note(connection, endpoint, command, content, user, state.acl(user.name), checked, verdicts)
+        for tally in counted:
+            tally.add(1)
+        self._last_counted = counted
+
+    def _note(
+        self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, user: User, acl: Acl,
+        checked: list[Checked], verdicts: Verdicts | None,
+    ) -> list[Tally]:  # fmt: skip
+        """Keep the verdicts of a request that was checked, and return the counters that it belongs to."""
+        if is_administrative(endpoint, user):
+            self._audit.allowed(endpoint, user, acl, connection.peer, checked, _details(endpoint, command, content))
+            return []
+        tallies = [
+            (access, self._audit.tally(user, acl, connection.peer[0], (access, made))) for access, made in checked
+        ]
+        kept = {access: tally for access, tally in tallies if _is_kept(access)}
+        if kept:
             if verdicts is None:
-                connection.verdicts = verdicts = Verdicts(user, state)
+                connection.verdicts = verdicts = Verdicts(user, self._users.state)
             elif len(verdicts.permitted) + len(kept) > MAX_VERDICTS:
                 verdicts.permitted.clear()
-            verdicts.permitted.update(kept[:MAX_VERDICTS])
+            verdicts.permitted.update(itertools.islice(kept.items(), MAX_VERDICTS))
+        return [tally for _, tally in tallies]
 
     def _verified(self, command: Command) -> User:
         """Return the user that signed a request. The remarks are those of Apache's broker."""
@@ -194,7 +270,7 @@ class AccessGuard:
             raise NotAuthenticated("username cannot be null.")
         user = self._inner if name == INNER_USER else self._users.state.users.get(name)
         if user is None:
-            raise NotAuthenticated(f"User:{name} is not found.")
+            raise UnknownUser(f"User:{name} is not found.")
         if not user.is_enabled:
             raise NotAuthenticated(f"User:{name} is disabled.")
         fields = command.signed_texts()
@@ -216,6 +292,12 @@ class AccessGuard:
         _log.warning(
             "request would be rejected", peer=connection.peer_name, request=endpoint.code.name, reason=error.message
         )
+
+
+def _details(endpoint: Endpoint, command: Command, content: Any) -> dict[str, str]:
+    """What the log shows of an administrative request."""
+    change = endpoint.change
+    return {} if change is None or content is None else change.details(command, content)
 
 
 def _is_kept(access: Access) -> bool:

@@ -10,13 +10,14 @@ import structlog
 from latermq.access.inner_credentials import FILE_NAME, load_or_create_inner_secret
 from latermq.access.secret_box import SecretBox, check_key_text, inner_key
 from latermq.access.users import INNER_USER, User
+from latermq.audit.audit_log import NO_AUDIT, AuditLog, open_audit
 from latermq.broker.tables.access_table import AccessTable
 from latermq.clock import Clock
 from latermq.config import AccessConfig, Config
 from latermq.errors import ConfigError
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.request_decoder import decode_request, decode_signed_request
-from latermq.server.access.guard import AccessGuard
+from latermq.server.access.guard import NO_REFUSALS, AccessGuard
 from latermq.server.handlers.admin.access_requests import CODES, AccessRequests
 from latermq.server.handlers.admin.context import TableSaves
 from latermq.server.remoting.endpoints import RequestTable
@@ -44,6 +45,7 @@ class AccessControl:
         self.table: AccessTable | None = None
         self.guard: AccessGuard | None = None
         self._box: SecretBox | None = None
+        self._audit: AuditLog | None = None
         self._access = access = config.access
         if not access.enabled:
             return
@@ -53,8 +55,15 @@ class AccessControl:
         secret = load_or_create_inner_secret(inner_file(access, data))
         self._box = SecretBox(inner_key(secret), secrets.token_bytes)
         is_enforced = access.mode == "enforce"
+        self._audit = open_audit(config.audit, data, f"broker {config.broker.name}", clock)
         self.guard = AccessGuard(
-            self.table, inner_user(secret), config.broker.cluster, clock, is_enforced=is_enforced, always_enforced=CODES
+            self.table,
+            inner_user(secret),
+            config.broker.cluster,
+            clock,
+            is_enforced=is_enforced,
+            always_enforced=CODES,
+            audit=self._audit,
         )
         _log.info("users checked", users=len(self.table.state.users), mode=access.mode, sealed=self.table.is_sealed)
 
@@ -69,10 +78,21 @@ class AccessControl:
         if self.guard is not None:
             table.set_guard(self.guard)
 
+    def start(self) -> None:
+        """Begin to write the audit log."""
+        if self._audit is not None:
+            self._audit.start()
+
+    def stop(self) -> None:
+        """Write what is left of the audit log. No request is served any more."""
+        if self._audit is not None:
+            self._audit.stop()
+
     def statistics(self) -> dict[str, int]:
         """Counts of users and of refusals."""
         users = self.table.statistics() if self.table is not None else {"access_users": 0, "access_entries": 0}
-        return users | (self.guard.statistics() if self.guard is not None else {})
+        guard = self.guard.statistics() if self.guard is not None else NO_REFUSALS
+        return users | guard | (self._audit.statistics() if self._audit is not None else NO_AUDIT)
 
 
 def _key_text(config: AccessConfig) -> str:

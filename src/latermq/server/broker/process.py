@@ -269,6 +269,7 @@ class BrokerProcess:
     async def start(self) -> None:
         """Accept connections and register with the name servers."""
         config = self._config
+        self._access.start()
         self._flusher.start(on_flushed=self.service.flush_queue.on_flushed, on_failed=self.end)
         self._preparer.start(self.broker.store.prepare_ahead)
         self.broker.gate.check_disk()
@@ -418,6 +419,7 @@ class BrokerProcess:
         self._flusher.stop()
         self.service.flush_queue.on_flushed(self.broker.store.flush())
         await self.listener.close()
+        self._access.stop()
         await self._metrics.close()
         self._worker.shutdown()
         self.broker.close()

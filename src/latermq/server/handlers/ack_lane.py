@@ -64,14 +64,18 @@ class AckLane:
             return []
         places: list[_Place] = []
         user = group = topic = handle = None  # no name and no handle is permitted or valid before it is checked
-        pop_ms = 0
+        pop_ms = checked_at = 0
         for command in commands[at : at + self._replies.room]:
             if not isinstance(command, AckRequest) or command.flag:
                 break
             header = command.json_fields
             if header.topic != topic or header.consumerGroup != group or header.AccessKey != user:
+                if group is not None:
+                    self._table.repeated(len(places) - checked_at - 1)
+                    group = None
                 if not self._table.permits(connection, self._endpoint, command, header):
                     break
+                checked_at = len(places)
                 group, topic, user = header.consumerGroup, header.topic, header.AccessKey
             info = header.extraInfo
             before_offset = info[: info.rfind(" ")]
@@ -82,6 +86,8 @@ class AckLane:
                     break
                 handle = before_offset
             places.append((group, topic, header.queueId, header.offset, pop_ms))
+        if group is not None:  # -1 if the request that was checked is left to the normal path
+            self._table.repeated(len(places) - checked_at - 1)
         return places
 
     def _refusal(self, connection: Connection, command: Command, place: _Place, outcome: Outcome) -> bytes:

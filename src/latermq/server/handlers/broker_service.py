@@ -93,6 +93,7 @@ class BrokerService:
             reply = self.table.answer(endpoint, connection, command)
         except UnsavedTopic:
             assert save_queue is not None, "only sends raise UnsavedTopic"
+            self.table.repeated(-1)  # it is checked again, and counted then
             save_queue.add(connection, command)
             return None
         if reply is None:

@@ -78,8 +78,20 @@ class Guard(Protocol):
         """The same for a request of a lane."""
         ...
 
-    def refused(self, connection: Connection, error: LaterMQError) -> None:
-        """Note a refusal of one of the first two methods."""
+    def repeated(self, requests: int) -> None:
+        """Note that so many more requests of a lane are like the one that was checked last."""
+        ...
+
+    def refused(
+        self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, error: LaterMQError
+    ) -> None:
+        """Note a refusal of one of the first two methods. `content` is None if the request was not decoded."""
+        ...
+
+    def failed(
+        self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, error: LaterMQError
+    ) -> None:
+        """Note that a permitted request was rejected by its handler."""
         ...
 
 
@@ -145,13 +157,19 @@ class RequestTable:
     def answer(self, endpoint: Endpoint, connection: Connection, command: Command) -> Reply:
         """Decode the request, authorize it and call the handler."""
         guard = self._guard
-        if guard is not None:
-            content = self._guarded(guard, endpoint, connection, command)
-        else:
+        reply: Reply
+        if guard is None:
             content = self._decoded(endpoint, command)
             if self.authorize is not None:
                 self.authorize(connection, endpoint, command, content)
-        reply: Reply = endpoint.handler(connection, command, content)  # type: ignore[assignment]
+            reply = endpoint.handler(connection, command, content)  # type: ignore[assignment]
+            return reply
+        content = self._guarded(guard, endpoint, connection, command)
+        try:
+            reply = endpoint.handler(connection, command, content)  # type: ignore[assignment]
+        except LaterMQError as error:
+            guard.failed(connection, endpoint, command, content, error)
+            raise
         return reply
 
     def _decoded(self, endpoint: Endpoint, command: Command) -> Any:
@@ -166,13 +184,13 @@ class RequestTable:
         try:
             user = guard.authenticate(connection, endpoint, command)
         except LaterMQError as error:
-            guard.refused(connection, error)
+            guard.refused(connection, endpoint, command, None, error)
             raise
         content = self._decoded(endpoint, command)
         try:
             guard.check(connection, endpoint, command, content, user)
         except LaterMQError as error:
-            guard.refused(connection, error)
+            guard.refused(connection, endpoint, command, content, error)
             raise
         return content
 
@@ -188,3 +206,8 @@ class RequestTable:
             except LaterMQError:
                 return False
         return True
+
+    def repeated(self, requests: int) -> None:
+        """Note that so many more requests are like the one that `permits` has checked last."""
+        if self._guard is not None:
+            self._guard.repeated(requests)

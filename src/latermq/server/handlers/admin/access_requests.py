@@ -25,7 +25,7 @@ from latermq.protocol.remoting.users import (
     UserHeader,
     UserInfo,
 )
-from latermq.server.change_log import Change
+from latermq.server.change_log import MAX_NAMES, Change
 from latermq.server.handlers.admin.context import TableSaves
 from latermq.server.handlers.async_replies import answer
 from latermq.server.remoting.access import GET, UPDATE, on_cluster
@@ -59,9 +59,11 @@ class AccessRequests:
     @property
     def endpoints(self) -> list[Endpoint]:
         code, update, get = Request, on_cluster(UPDATE), on_cluster(GET)
-        created, changed = Change("user created", ("username",)), Change("user changed", ("username",))
+        created = Change("user created", ("username",), more=_shown_user)
+        changed = Change("user changed", ("username",), more=_shown_user)
         deleted = Change("user deleted", ("username",))
-        acl_changed, acl_deleted = Change("ACL changed", ("subject",)), Change("ACL deleted", ("subject", "resource"))
+        acl_changed = Change("ACL changed", ("subject",), more=_shown_acl)
+        acl_deleted = Change("ACL deleted", ("subject", "policyType", "resource"))
         return [
             Endpoint(code.AUTH_CREATE_USER, self._create_user, update, UserHeader, body=UserInfo, change=created),
             Endpoint(code.AUTH_UPDATE_USER, self._update_user, update, UserHeader, body=UserInfo, change=changed),
@@ -190,6 +192,28 @@ def _read_user(command: Command) -> UserChange:
         keeps_previous=info.keepPrevious,
         drops_previous=info.dropPrevious,
     )
+
+
+def _shown_user(command: Command) -> dict[str, str]:
+    """What a change of a user is about, without the password."""
+    try:
+        info = decode_body(command.body, UserInfo)
+    except LaterMQError:  # the handler refuses it
+        return {}
+    secret = "new" if info.password else "the previous one ends" if info.dropPrevious else None
+    shown = {"type": info.userType, "status": info.userStatus, "secret": secret}
+    return {key: value for key, value in shown.items() if value}
+
+
+def _shown_acl(command: Command) -> dict[str, str]:
+    """The entries that are added or replaced."""
+    try:
+        acl = _read_acl(command)
+    except LaterMQError:
+        return {}
+    entries = [*map(str, acl.custom), *(f"{entry} (default)" for entry in acl.default)]
+    more = [f"and {len(entries) - MAX_NAMES} more"] if len(entries) > MAX_NAMES else []
+    return {"entries": "; ".join([*entries[:MAX_NAMES], *more])}
 
 
 def _write_user(user: User, *, with_secret: bool) -> UserInfo:
