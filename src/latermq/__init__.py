@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from latermq.client import (
         Admin,
+        App,
         BrokerFailed,
         ClientClosed,
         ConnectionLost,
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
         PullConsumer,
         PullResult,
         PushConsumer,
+        Reject,
         RequestTimedOut,
+        ScheduledTimer,
         SendResult,
         Sql,
         UnknownResponse,
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "App",
     "BrokerFailed",
     "ClientClosed",
     "ConnectionLost",
@@ -54,7 +58,9 @@ __all__ = [
     "PullConsumer",
     "PullResult",
     "PushConsumer",
+    "Reject",
     "RequestTimedOut",
+    "ScheduledTimer",
     "SendResult",
     "Sql",
     "UnknownResponse",

@@ -1,5 +1,6 @@
 """The programs of examples/, each run against a real broker as a reader would run it."""
 
+import contextlib
 import os
 import re
 import runpy
@@ -43,10 +44,11 @@ def _command(name: str) -> list[str]:
     return [sys.executable, "-W", "error", str(FOLDER / name)]
 
 
-def _output(name: str, namesrv: str) -> list[str]:
+def _output(name: str, namesrv: str, *arguments: str, **variables: str) -> list[str]:
     """The lines that an example prints, in a process of its own that ends without a complaint."""
-    environment = {**os.environ, "NAMESRV_ADDR": namesrv}
-    done = subprocess.run(_command(name), env=environment, capture_output=True, text=True, timeout=60, check=False)
+    environment = {**os.environ, "NAMESRV_ADDR": namesrv, **variables}
+    command = [*_command(name), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -124,6 +126,95 @@ def test_a_message_that_always_fails_becomes_a_dead_letter(namesrv: str) -> None
     ]
 
 
+@contextlib.contextmanager
+def _running(name: str, namesrv: str, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """An example that runs until SIGTERM, and then ends cleanly."""
+    environment = {**os.environ, "NAMESRV_ADDR": namesrv, **variables}
+    command = [*_command(name), *arguments]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            yield run
+            run.terminate()
+            out, errors = run.communicate(timeout=30)
+        finally:
+            run.kill()
+    assert (run.returncode, out, errors) == (0, "", "")
+
+
+def _line(run: subprocess.Popen[str]) -> str:
+    assert run.stdout is not None
+    return run.stdout.readline()
+
+
+def test_decorated_functions_consume_their_topics(namesrv: str) -> None:
+    with blocking.Producer(namesrv) as producer:
+        producer.send(OutgoingMessage("signups", b'{"address": "a@example.org"}'))
+        producer.send(OutgoingMessage("invoices", b"number 1", tag="open"))
+        producer.send(OutgoingMessage("invoices", b"number 2", tag="paid"))
+    with _running("consumer_app.py", namesrv) as run:
+        assert sorted((_line(run), _line(run))) == ["archived number 2\n", "welcome a@example.org\n"]
+
+
+def test_a_message_that_an_app_rejects_is_a_dead_letter_at_once(namesrv: str) -> None:
+    environment = {**os.environ, "NAMESRV_ADDR": namesrv}
+    with blocking.Producer(namesrv) as producer:
+        producer.send(OutgoingMessage("signups", b"not JSON"))
+    command = _command("consumer_app.py")
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            with blocking.Admin(namesrv) as admin:
+                wait_until(lambda: "%DLQ%mailer" in admin.topics(), 30, "a dead letter")
+            wait_until(lambda: b"not JSON" in _bodies(namesrv, "%DLQ%mailer"), 30, "the dead letter")
+            run.terminate()
+            out, errors = run.communicate(timeout=30)
+        finally:
+            run.kill()
+    assert (run.returncode, out) == (0, "")
+    assert re.search(r"the handler rejected .*: not a sign-up: JSONDecodeError", errors)
+
+
+def test_unpaid_orders_are_closed_and_paid_ones_are_not(namesrv: str, tmp_path: Path) -> None:
+    shop = {"SHOP_DATABASE": str(tmp_path / "shop.sqlite"), "PAYMENT_TIME": "1h"}
+
+    def program(*arguments: str) -> list[str]:
+        return _output("tasks/unpaid_orders.py", namesrv, *arguments, **shop)
+
+    assert [program("place", f"order-{n}") for n in (1, 2, 3)] == [[f"placed order-{n}"] for n in (1, 2, 3)]
+    # As after a crash of the relay, when the broker already had a timer: the rows are in the outbox again.
+    before = (tmp_path / "shop.sqlite").read_bytes()
+    assert program("relay") == ["scheduled order-1", "scheduled order-2", "scheduled order-3"]
+    (tmp_path / "shop.sqlite").write_bytes(before)
+    assert program("pay", "order-3") == ["paid order-3"]  # its timer is not known here, so it stays
+    assert program("relay") == ["scheduled order-1", "scheduled order-2", "scheduled order-3"]
+    assert program("relay") == []
+    assert program("pay", "order-2") == ["paid order-2", "timer cancelled"]
+    assert program("pay", "order-2") == ["cannot be paid: order-2"]
+    with blocking.Admin(namesrv) as admin:
+        assert admin.count_timers("unpaid-orders") == 2
+        for order in ("order-1", "order-3"):  # the hour passes
+            admin.move_timer("unpaid-orders", key=order, delay_ms=0)
+    with _running("tasks/unpaid_orders.py", namesrv, "work", **shop) as run:
+        assert sorted((_line(run), _line(run))) == ["closed order-1\n", "left as it is: order-3\n"]
+    assert sorted(_bodies(namesrv, "unpaid-orders")) == [b"order-1", b"order-3"]
+    assert program("pay", "order-1") == ["cannot be paid: order-1"]
+
+
+def test_examples_are_accepted_by_a_strict_type_checker_that_knows_only_the_installed_package(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull, "--cache-dir", str(tmp_path)]
+    programs = [str(path) for path in FOLDER.rglob("*.py") if "pipeline" not in path.read_text()]
+    wrong = (tmp_path / "unitless").with_suffix(".py")
+    wrong.write_text('from latermq.client.blocking import Producer\n\nProducer().schedule("orders", b"x", delay=900)\n')
+    done = subprocess.run(
+        [*command, "--scripts-are-modules", *programs, str(wrong)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()[:-1]] == [wrong.name], done.stdout
+    assert 'Argument "delay" to "schedule" of "Producer"' in done.stdout
+
+
 def test_rows_become_timers_once_and_sql_counts_them(
     spark: "SparkSession",
     namesrv: str,
@@ -178,5 +269,5 @@ def test_the_notebooks_run_from_the_first_cell_to_the_last(
 
 def test_every_example_is_run_here_and_listed_in_the_readme() -> None:
     programs = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py")}
-    assert set(re.findall(r'"((?:notebooks/)?\w+\.py)"', Path(__file__).read_text())) == programs
-    assert set(re.findall(r"\]\(((?:notebooks/)?\w+\.py)\)", (FOLDER / "README.md").read_text())) == programs
+    assert set(re.findall(r'"((?:notebooks/|tasks/)?\w+\.py)"', Path(__file__).read_text())) == programs
+    assert set(re.findall(r"\]\(((?:notebooks/|tasks/)?\w+\.py)\)", (FOLDER / "README.md").read_text())) == programs

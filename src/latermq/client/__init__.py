@@ -1,12 +1,15 @@
 """The asyncio Python SDK for RocketMQ's remoting protocol. `latermq.client.blocking` is its blocking counterpart."""
 
 from latermq.client.admin import Admin
+from latermq.client.consumer.app import App
+from latermq.client.consumer.handler_runner import Reject
 from latermq.client.consumer.pull import PullResult
 from latermq.client.consumer.pull_consumer import PullConsumer
 from latermq.client.consumer.push_consumer import PushConsumer
 from latermq.client.consumer.subscription import Sql
 from latermq.client.producer.outgoing import OutgoingMessage, SendResult
 from latermq.client.producer.producer import Producer
+from latermq.client.scheduling.scheduled_timer import ScheduledTimer
 from latermq.client.session.failures import (
     BrokerFailed,
     ClientClosed,
@@ -23,6 +26,7 @@ from latermq.protocol.remoting.queues import MessageQueue
 
 __all__ = [
     "Admin",
+    "App",
     "BrokerFailed",
     "ClientClosed",
     "ConnectionLost",
@@ -38,7 +42,9 @@ __all__ = [
     "PullConsumer",
     "PullResult",
     "PushConsumer",
+    "Reject",
     "RequestTimedOut",
+    "ScheduledTimer",
     "SendResult",
     "Sql",
     "UnknownResponse",

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import datetime
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from latermq.client.consumer.offsets import DEFAULT_FOLDER
 from latermq.client.consumer.pull import PullResult
 from latermq.client.consumer.subscription import ALL, Sql
 from latermq.client.producer.outgoing import OutgoingMessage, SendResult
-from latermq.client.producer.producer import MAX_IN_FLIGHT
+from latermq.client.producer.producer import MAX_IN_FLIGHT, NO_PROPERTIES
 from latermq.client.session.loop_thread import BlockingClient, loop_thread
 from latermq.message.record import Message
 from latermq.model.group import Group
@@ -24,6 +25,56 @@ from latermq.protocol.remoting.groups import OffsetWrapper
 from latermq.protocol.remoting.queues import MessageQueue
 from latermq.protocol.remoting.routes import BrokerData, TopicRoute
 from latermq.protocol.remoting.topics import TopicOffset
+
+
+class ScheduledTimer:
+    """`latermq.client.ScheduledTimer` with blocking methods. `str(timer)` is its handle."""
+
+    __slots__ = ("_timer",)
+
+    def __init__(self, timer: client.ScheduledTimer) -> None:
+        self._timer = timer
+
+    @property
+    def handle(self) -> str:
+        return self._timer.handle
+
+    @property
+    def topic(self) -> str:
+        return self._timer.topic
+
+    @property
+    def unique_key(self) -> str:
+        return self._timer.unique_key
+
+    @property
+    def due_ms(self) -> int:
+        return self._timer.due_ms
+
+    @property
+    def is_known(self) -> bool:
+        return self._timer.is_known
+
+    def cancel(self) -> Outcome:
+        return loop_thread.run(self._timer.cancel())
+
+    def move(self, *, at: datetime.datetime | None = None, delay: datetime.timedelta | str | None = None) -> Outcome:
+        return loop_thread.run(self._timer.move(at=at, delay=delay))
+
+    def status(self) -> Outcome:
+        return loop_thread.run(self._timer.status())
+
+    def __str__(self) -> str:
+        return self._timer.handle
+
+    def __repr__(self) -> str:
+        return repr(self._timer)
+
+    def __eq__(self, other: object) -> bool:
+        return self._timer == other._timer if isinstance(other, ScheduledTimer) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._timer)
 
 
 class Producer(BlockingClient):
@@ -77,6 +128,35 @@ class Producer(BlockingClient):
         timeout_s: float | None = None,
     ) -> SendResult:
         return loop_thread.run(self._client.send_batch(messages, queue=queue, shard=shard, timeout_s=timeout_s))
+
+    def schedule(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        at: datetime.datetime | None = None,
+        delay: datetime.timedelta | str | None = None,
+        key: str | Sequence[str] = "",
+        tag: str = "",
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        idempotency_key: str = "",
+    ) -> ScheduledTimer:
+        """Schedule a timer, and return it so that it can be looked up, moved and cancelled."""
+        scheduling = self._client.schedule(
+            topic,
+            body,
+            at=at,
+            delay=delay,
+            key=key,
+            tag=tag,
+            properties=properties,
+            idempotency_key=idempotency_key,
+        )
+        return ScheduledTimer(loop_thread.run(scheduling))
+
+    def timer(self, handle: str) -> ScheduledTimer:
+        """Return the timer of a handle: the text of a ScheduledTimer, or the recall handle of a send."""
+        return ScheduledTimer(self._client.timer(handle))
 
     def recall(self, topic: str, handle: str) -> str:
         return loop_thread.run(self._client.recall(topic, handle))

@@ -13,12 +13,12 @@ from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import UNIQUE_KEY
 from latermq.message.record import Message, decode_records
 from latermq.model.pipeline_state import PipelineState
-from latermq.model.timers import Outcome, PendingPage
+from latermq.model.timers import PendingPage
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.pipeline import decode_state
 from latermq.protocol.remoting.runtime import BrokerStats
-from latermq.protocol.remoting.timers import decode_outcomes, decode_page
+from latermq.protocol.remoting.timers import decode_page
 
 
 class TopicTraffic(NamedTuple):
@@ -74,12 +74,6 @@ class Brokers(SchedulingAdmin):
     async def pending_page(self, address: str, fields: dict[str, str]) -> PendingPage:
         """Return a page of the pending timers of one broker."""
         return decode_page((await self._call(address, Request.LIST_TIMERS, fields)).body)
-
-    async def status_at(self, address: str, topic: str, unique_key: str) -> Outcome:
-        """Return the state of a timer at one broker."""
-        fields = {"topic": topic, "uniqueKey": unique_key}
-        [outcome] = decode_outcomes((await self._call(address, Request.TIMER_STATUS, fields)).body)
-        return outcome
 
     async def pipeline_state(self, address: str) -> PipelineState:
         """Return what a broker reports on its far timers."""

@@ -106,7 +106,14 @@ class Assignment:
         assigned = list(self.queues.values())
         for queue in assigned:
             queue.drop()
-        await asyncio.gather(*(queue.wait_idle(self._settings.shutdown_wait_s) for queue in assigned))
+        idle = await asyncio.gather(*(queue.wait_idle(self._settings.shutdown_wait_s) for queue in assigned))
+        if not all(idle):
+            running = sum(queue.running_handlers for queue in assigned)
+            _log.warning(
+                "closing while %d handlers still run after %g s: their messages will be delivered again",
+                running,
+                self._settings.shutdown_wait_s,
+            )
         await asyncio.gather(*self._releases.values(), return_exceptions=True)
         await self._commit_and_unlock(assigned)
         self.queues.clear()

@@ -35,6 +35,10 @@ UNLOCKED_PAUSE_S = 0.1
 YIELD_EVERY = 64
 
 
+class Reject(Exception):
+    """Raised by a handler: no retry can help, so the message goes to the dead letters of its group at once."""
+
+
 async def run_handler(handler: Handler, message: Message) -> None:
     """Call the handler. A retried message gets its original topic back first."""
     if message.topic.startswith(RETRY_PREFIX):
@@ -57,7 +61,8 @@ class HandlerResult(Enum):
 
     SUCCEEDED = 1
     FAILED = 2
-    UNREADABLE = 3  # its body can never be decompressed; in orderly mode it would block its queue forever
+    REJECTED = 3
+    UNREADABLE = 4  # its body can never be decompressed; in orderly mode it would block its queue forever
 
 
 class HandlerRunner(Protocol):
@@ -100,6 +105,10 @@ class _BaseRunner:
             self._failed += 1
             _log.warning("cannot handle a message of %s: %s", assigned.queue, error.remark)
             return HandlerResult.UNREADABLE if error.is_final else HandlerResult.FAILED
+        except Reject as reason:
+            self._failed += 1
+            _log.warning("the handler rejected %s at offset %d: %s", assigned.queue, message.queue_offset, reason)
+            return HandlerResult.REJECTED
         except Exception:  # any exception from the handler means failure
             self._failed += 1
             _log.warning("the handler failed on %s at offset %d", assigned.queue, message.queue_offset, exc_info=True)
@@ -156,15 +165,19 @@ class ConcurrentRunner(_BaseRunner):
             assigned, generation, message = await self._queue.get()
             if assigned.dropped or assigned.generation != generation:
                 continue
-            if await self._run(assigned, message) == HandlerResult.SUCCEEDED:
+            result = await self._run(assigned, message)
+            if result == HandlerResult.SUCCEEDED:
                 assigned.remove(message, generation)
             else:
-                await self._return_to_broker(assigned, generation, message)
+                level = DEAD_LETTER if result == HandlerResult.REJECTED else BROKER_DECIDES
+                await self._return_to_broker(assigned, generation, message, level)
             count += 1
             if count % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
 
-    async def _return_to_broker(self, assigned: AssignedQueue, generation: int, message: Message) -> None:
+    async def _return_to_broker(
+        self, assigned: AssignedQueue, generation: int, message: Message, delay_level: int
+    ) -> None:
         if not self._settings.is_clustering:
             _log.warning(
                 "dropped the message in %s at offset %d: broadcasting has no retries",
@@ -174,7 +187,7 @@ class ConcurrentRunner(_BaseRunner):
             assigned.remove(message, generation)
             return
         try:
-            await self._send_back(assigned.queue, message, BROKER_DECIDES)
+            await self._send_back(assigned.queue, message, delay_level)
         except LaterMQError as error:
             # The message stays cached, so the committed offset cannot pass it. It is retried here or by the next
             # holder of the queue.
@@ -244,7 +257,7 @@ class OrderlyRunner(_BaseRunner):
         """
         max_times = self._settings.max_reconsume_times
         may_retry = max_times is None or message.reconsume_times < max_times
-        if may_retry and result != HandlerResult.UNREADABLE:
+        if may_retry and result == HandlerResult.FAILED:
             message.reconsume_times += 1
             return False
         if not self._settings.is_clustering:

@@ -1,15 +1,20 @@
 """The producer. It pipelines sends over one connection per broker, limits those in flight and keeps order per shard."""
 
 import asyncio
+import datetime
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
 from latermq.client.producer.compression import compress
 from latermq.client.producer.outgoing import OutgoingMessage, SendResult, encode_batch_body, encode_message_properties
 from latermq.client.producer.sender import Sender
+from latermq.client.scheduling.new_timer import due_of, row_of
+from latermq.client.scheduling.scheduled_timer import ScheduledTimer
+from latermq.client.scheduling.schedules import Schedules, name_of
 from latermq.client.session.session import Client, Session
 from latermq.clock import SystemClock
 from latermq.errors import IllegalMessage
@@ -22,6 +27,7 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.queues import MessageQueue
 
 MAX_IN_FLIGHT = 10_000
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 class _RecallResponse(msgspec.Struct):
@@ -64,6 +70,7 @@ class Producer(Client):
             max_in_flight_bytes=max_in_flight_bytes,
         )
         self._session.on_routes_refreshed = self._sender.update_routes
+        self._schedules = Schedules(self._session)
         self._group = group
         self._send_timeout_s = send_timeout_s
         self._max_message_bytes = max_message_bytes
@@ -79,9 +86,12 @@ class Producer(Client):
     async def close(self) -> None:
         """Wait for messages in flight, at most `send_timeout_s`, then shut down."""
         if self._session.is_running:
-            await self._sender.wait_idle(self._send_timeout_s)
+            await asyncio.gather(
+                self._sender.wait_idle(self._send_timeout_s), self._schedules.wait_idle(self._send_timeout_s)
+            )
         await self._session.close([{"producerGroup": self._group}])
         self._sender.fail_backlog()
+        self._schedules.fail_waiting()
 
     @property
     def is_full(self) -> bool:
@@ -205,10 +215,38 @@ class Producer(Client):
         )
         return response.header(_RecallResponse).msgId
 
+    async def schedule(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        at: datetime.datetime | None = None,
+        delay: datetime.timedelta | str | None = None,
+        key: str | Sequence[str] = "",
+        tag: str = "",
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        idempotency_key: str = "",
+    ) -> ScheduledTimer:
+        """Schedule a timer, and return it so that it can be looked up, moved and cancelled.
+
+        It is due `at` a time with a time zone, or after a `delay` by the broker's clock, such as "15m" or a timedelta.
+        A time in the past means now. With an `idempotency_key`, only the first of several calls schedules a timer; the
+        others return that one. `send` with `delay_ms` works with RocketMQ's brokers, too; this needs LaterMQ's.
+        """
+        unique_key = name_of(topic, idempotency_key) if idempotency_key else self._unique_keys.next()
+        due = due_of(at, delay)
+        row = row_of(topic, body, due, key=key, tag=tag, properties=properties, unique_key=unique_key)
+        return await self._schedules.schedule(row, is_named=bool(idempotency_key))
+
+    def timer(self, handle: str) -> ScheduledTimer:
+        """Return the timer of a handle: the text of a ScheduledTimer, or the recall handle of a send."""
+        return ScheduledTimer(self._schedules.brokers, handle)
+
     def statistics(self) -> dict[str, int]:
         """Return counters since the start, and the current number of messages in flight."""
         return {
             **self._sender.statistics(),
+            **self._schedules.statistics(),
             **self._session.connections.statistics(),
             **self._session.routes.statistics(),
         }

@@ -8,8 +8,10 @@ from latermq.client.admin import Admin
 from latermq.client.session.retry import with_retries
 from latermq.errors import ServiceUnavailable
 from latermq.model.rows import RowBatch
+from latermq.model.timers import Outcome
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.rows import encode_rows
+from latermq.protocol.remoting.timers import decode_outcomes
 
 NAMES_SHOWN = 5  # of offline brokers
 
@@ -65,3 +67,9 @@ class SchedulingAdmin(Admin):
         """Schedule rows at one broker. They may be sent again: a broker schedules each unique key once."""
         response = await self._call(address, Request.SCHEDULE_ROWS, {"job": self.job}, encode_rows(batch))
         return RowsReply(response.header(_RowsFields).nowMs, response.body)
+
+    async def status_at(self, address: str, topic: str, unique_key: str) -> Outcome:
+        """Return the state of a timer at one broker."""
+        fields = {"topic": topic, "uniqueKey": unique_key}
+        [outcome] = decode_outcomes((await self._call(address, Request.TIMER_STATUS, fields)).body)
+        return outcome
