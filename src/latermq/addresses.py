@@ -1,4 +1,4 @@
-"""Network addresses: which are only of this machine, and which count as one client."""
+"""Network addresses: which are only of this machine, its own, and which count as one client."""
 
 import ipaddress
 import socket
@@ -15,6 +15,17 @@ def is_loopback(host: str) -> bool:
     except OSError:  # listening on it fails and reports the error
         return True
     return all(ipaddress.ip_address(str(address[4][0])).is_loopback for address in found)
+
+
+def own_address() -> str:
+    """The address at which other machines can probably reach this one; loopback if there is no network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: the kernel only chooses the route
+            address: str = probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+        return address
 
 
 def network_of(ip: str) -> str:

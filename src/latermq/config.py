@@ -12,7 +12,8 @@ import msgspec
 from latermq.addresses import is_loopback
 from latermq.errors import ConfigError
 from latermq.setting_sources import Given, Problem, gather, variable_of
-from latermq.webhook_urls import webhook_urls
+from latermq.setting_units import Duration as Duration
+from latermq.setting_units import Size as Size
 
 MIN_NEAR_HORIZON_MS = 1_000
 MAX_NEAR_HORIZON_MS = 2 * 86_400_000
@@ -39,35 +40,6 @@ MessageTypeName = Literal["MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"]
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+").fullmatch  # what a bearer token may contain
 _SETTING_NAME = re.compile(r"\b[a-z]+\.[a-z_]+\b")
 _FITTED = ("window", "roll_deadline", "ingest_every")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZE = re.compile(r"(\d+)(B|KiB|MiB|GiB|TiB)?")
-_SIZE_BYTES = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-
-
-class Duration(int):
-    """Milliseconds, written `500ms`, `90s`, `72h` or `40d`."""
-
-    @classmethod
-    def parse(cls, text: str) -> "Duration":
-        match = _DURATION.fullmatch(text.strip())
-        if match is None:
-            raise ValueError(f"{text!r} is not a valid duration; use a number and ms, s, m, h or d, such as 90s")
-        try:
-            return cls(float(match[1]) * _DURATION_MS[match[2]])
-        except OverflowError:
-            raise ValueError(f"{text[:20]}… is not a valid duration; use a smaller number") from None
-
-
-class Size(int):
-    """Bytes, written `4096`, `64MiB` or `1GiB`."""
-
-    @classmethod
-    def parse(cls, text: str) -> "Size":
-        match = _SIZE.fullmatch(text.strip())
-        if match is None:
-            raise ValueError(f"{text!r} is not a valid size; use a number and B, KiB, MiB, GiB or TiB, such as 64MiB")
-        return cls(int(match[1]) * _SIZE_BYTES[match[2]])
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -270,8 +242,8 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str = ""  # the address to listen on; empty: server.host
     port: int = 8081  # the same as RocketMQ's
     namesrv: str = ""  # name servers, `host:port;host:port`; empty: those of server.namesrv
-    tls: bool = True  # whether TLS is accepted; plaintext always is, on the same port
-    certificate: str = ""  # PEM files of the certificate chain and its key; empty: a self-signed one
+    tls: bool = True  # whether TLS is accepted; tls.mode decides about plaintext, on the same port
+    certificate: str = ""  # PEM files of the certificate chain and its key; empty: those of tls.cert and tls.key
     key: str = ""
     broker_timeout: Duration = Duration.parse("3s")  # for the broker's answer to a request that does not wait
     route_refresh: Duration = Duration.parse("30s")
@@ -325,6 +297,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namesrv: str = ""  # name servers, `host:port;host:port`; empty: those of server.namesrv
     # The secret that clients send as `Authorization: Bearer …`. Empty: no authentication, on loopback only.
     token: str = ""
+    tls: bool = False  # whether it accepts HTTPS with the certificate of tls.cert, and nothing else
     # Names under which clients reach this process, separated by semicolons, such as that of a reverse proxy. Addresses,
     # `localhost` and http.host are always accepted.
     hosts: str = ""
@@ -375,6 +348,22 @@ class AuditConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_counters: int = 5_000  # kinds of requests; above it counts are written before the interval ends
 
 
+class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """TLS of the name server, the broker and the proxy, and of connections to them."""
+
+    mode: Literal["disabled", "permissive", "enforcing"] = "permissive"  # permissive: TLS and plaintext on one port
+    cert: str = ""  # PEM files of the certificate chain and its key; empty: a self-signed one in the data directory
+    key: str = ""
+    client_ca: str = ""  # PEM file with the authorities of client certificates; empty: none are asked for
+    require_client_cert: bool = False  # whether a client without a certificate is refused
+    reload_every: Duration = Duration.parse("10s")  # how often the files are checked for changes
+    handshake_timeout: Duration = Duration.parse("10s")
+    # Whether LaterMQ's own processes use TLS to name servers and brokers. auto: if tls.ca is set or tls.mode is
+    # enforcing.
+    connect: Literal["auto", "on", "off"] = "auto"
+    ca: str = ""  # PEM file with the authorities of servers; empty: those of the system
+
+
 class AlertsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When the console raises an alert, and where it reports alerts."""
 
@@ -409,6 +398,7 @@ class MetricsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namesrv_port: int = DEFAULT_NAMESRV_METRICS_PORT  # of the name server, on server.host; 0: off
     proxy_port: int = DEFAULT_PROXY_METRICS_PORT  # of the proxy, on its host; 0: off
     pipeline_port: int = DEFAULT_PIPELINE_METRICS_PORT  # of the Spark driver, on server.host; 0: off
+    tls: bool = False  # whether they accept HTTPS with the certificate of tls.cert, and nothing else
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -435,6 +425,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     http: HttpConfig = HttpConfig()
     access: AccessConfig = AccessConfig()
     audit: AuditConfig = AuditConfig()
+    tls: TlsConfig = TlsConfig()
     alerts: AlertsConfig = AlertsConfig()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
@@ -579,6 +570,8 @@ def _fit_horizon(pipeline: PipelineConfig, explicit: Mapping[str, Any]) -> Pipel
 
 
 def _check(config: Config) -> None:
+    from latermq.config_checks import check_alerts, check_pipeline  # it imports this module
+
     store = config.store
     if not 0 < store.disk_high < store.disk_full <= 1:
         raise ConfigError("store.disk_high must be above 0 and below store.disk_full, and store.disk_full at most 1")
@@ -601,13 +594,15 @@ def _check(config: Config) -> None:
         raise ConfigError("server.max_connections_per_address must be 0 (no limit) or more")
     if config.timer.log_file < 4096:
         raise ConfigError("timer.log_file must be at least 4096 bytes")
-    _check_pipeline(config.pipeline)
+    check_pipeline(config.pipeline)
     _check_proxy(config.proxy)
     _check_http(config.http)
     _check_access(config.access)
     _check_audit(config.audit)
-    _check_alerts(config.alerts)
-    for key, port in msgspec.structs.asdict(config.metrics).items():
+    _check_tls(config)
+    check_alerts(config.alerts)
+    for key in ("port", "namesrv_port", "proxy_port", "pipeline_port"):
+        port = getattr(config.metrics, key)
         if not 0 <= port <= 65_535:
             raise ConfigError(f"metrics.{key} must be 0–65535, not {port}")
     if not config.broker.default_queues <= config.broker.max_topic_queues <= MAX_TOPIC_QUEUES:
@@ -687,6 +682,24 @@ def _check_audit(audit: AuditConfig) -> None:
         )
 
 
+def _check_tls(config: Config) -> None:
+    tls = config.tls
+    if bool(tls.cert) != bool(tls.key):
+        raise ConfigError("tls.cert and tls.key must be set together")
+    if tls.require_client_cert and not tls.client_ca:
+        raise ConfigError(
+            "tls.require_client_cert needs tls.client_ca", hint="Set it to the file with the authority of the clients"
+        )
+    if tls.mode == "enforcing" and not config.proxy.tls:
+        raise ConfigError(
+            "proxy.tls is false and tls.mode is enforcing, so the proxy could not accept any connection",
+            hint="Remove proxy.tls, or set tls.mode to permissive",
+        )
+    for key in ("reload_every", "handshake_timeout"):
+        if not getattr(tls, key):
+            raise ConfigError(f"tls.{key} must be above 0")
+
+
 def _check_http(http: HttpConfig) -> None:
     if not 0 <= http.port <= 65_535:
         raise ConfigError(f"http.port must be 0–65535, not {http.port}")
@@ -718,77 +731,3 @@ def _check_http(http: HttpConfig) -> None:
     ):
         if getattr(http, name) < 1:
             raise ConfigError(f"http.{name} must be at least 1")
-
-
-def _check_alerts(alerts: AlertsConfig) -> None:
-    try:
-        webhook_urls(alerts.webhook)
-    except ValueError as error:
-        raise ConfigError(
-            f"alerts.webhook is malformed: {error}",
-            hint="Write http://HOST:PORT/PATH or https://HOST/PATH, without user, spaces and #",
-        ) from None
-    if alerts.webhook_secret and len(alerts.webhook_secret) < MIN_TOKEN_CHARS:
-        raise ConfigError(
-            f"alerts.webhook_secret must have at least {MIN_TOKEN_CHARS} characters",
-            hint="Create one: openssl rand -hex 32",
-        )
-    if not 0 < alerts.disk <= 1:
-        raise ConfigError("alerts.disk must be above 0 and at most 1")
-    if alerts.heavy_ahead > MAX_HEAVY_AHEAD_MS:
-        raise ConfigError("alerts.heavy_ahead must be at most 1h: brokers count seconds one hour ahead")
-    if alerts.every < MIN_ALERTS_EVERY_MS:
-        raise ConfigError("alerts.every must be at least 1s")
-    for name in (
-        "webhook_timeout",
-        "retry_for",
-        "heavy_ahead",
-        "heavy_second",
-        "late",
-        "group_lag",
-        "max_alerts",
-        "max_unsent",
-    ):
-        if getattr(alerts, name) < 1:
-            raise ConfigError(f"alerts.{name} must be above 0")
-
-
-def _check_pipeline(pipeline: PipelineConfig) -> None:
-    if not MIN_NEAR_HORIZON_MS <= pipeline.near_horizon <= MAX_NEAR_HORIZON_MS:
-        raise ConfigError("pipeline.near_horizon must be 1s to 2d, the range of the broker's timer wheel")
-    if not 0 < pipeline.window <= pipeline.near_horizon // 2:
-        raise ConfigError("pipeline.window must be above 0 and at most half of pipeline.near_horizon")
-    lead_ms = pipeline.near_horizon - pipeline.window
-    if not 0 < pipeline.roll_deadline < lead_ms:
-        raise ConfigError(
-            f"pipeline.roll_deadline must be above 0 and below {lead_ms} ms, "
-            "the time that pipeline.near_horizon leaves before a window begins"
-        )
-    if pipeline.driver_memory < MIN_DRIVER_MEMORY_BYTES:
-        raise ConfigError("pipeline.driver_memory must be at least 512MiB: Spark refuses to start with less")
-    if pipeline.roll_timeout < MIN_BUILD_TIMEOUT_MS:
-        raise ConfigError("pipeline.roll_timeout must be at least 1s: the build process needs time to start")
-    if not 0 <= pipeline.connect_port <= 65_535:
-        raise ConfigError(f"pipeline.connect_port must be 0–65535, not {pipeline.connect_port}")
-    if pipeline.archive_keep < pipeline.keep:
-        raise ConfigError(
-            f"pipeline.archive_keep is {pipeline.archive_keep}, shorter than pipeline.keep, {pipeline.keep}",
-            hint="Rows would leave the archive when they enter it",
-        )
-    if pipeline.roll_spark_rows < 0:
-        raise ConfigError(
-            f"pipeline.roll_spark_rows is {pipeline.roll_spark_rows}, and must not be negative",
-            hint="0 builds every window on Spark, as pipeline.roll_on = spark does",
-        )
-    if pipeline.roll_local_rows < 1:
-        raise ConfigError(f"pipeline.roll_local_rows is {pipeline.roll_local_rows}, and must be at least 1")
-    if pipeline.compact_unplaced < 0:
-        raise ConfigError("pipeline.compact_unplaced must not be negative")
-    if pipeline.compact_new <= 0:
-        raise ConfigError("pipeline.compact_new must be above 0")
-    if not pipeline.compact_every:
-        raise ConfigError("pipeline.compact_every must be above 0")
-    if not 0 < pipeline.ingest_every <= lead_ms - pipeline.roll_deadline:
-        raise ConfigError(
-            "pipeline.ingest_every is too long: timers must be ingested before their windows' pipeline.roll_deadline"
-        )

@@ -17,7 +17,7 @@ from latermq.config import load_config
 from latermq.http.alerts import webhooks
 from latermq.http.alerts.alert import Alert
 from latermq.http.alerts.webhooks import Webhooks, signature_headers
-from latermq.server.http2.certificates import self_signed
+from latermq.tls.certificates import self_signed
 from tests.support.webhook_receiver import Receiver, answer, receiving, send
 
 SECRET = "0123456789abcdef-secret-key"

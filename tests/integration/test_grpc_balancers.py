@@ -11,9 +11,9 @@ import pytest
 
 from latermq.clock import SimulatedClock, SystemClock
 from latermq.protocol.http2.frames import PREFACE, ErrorCode
-from latermq.server.http2.certificates import self_signed
-from latermq.server.http2.tls_stream import server_context
 from latermq.server.http2.transport_limits import TransportLimits
+from latermq.tls.certificates import self_signed
+from latermq.tls.contexts import server_context
 from tests.integration.test_grpc_transport import SocketClient, connected, framed, pass_s, wait_until
 from tests.support.http2_server import HOST, RunningListener, running_listener
 

@@ -34,9 +34,9 @@ from latermq.protocol.http2.grpc.messages import message_prefix
 from latermq.protocol.http2.hpack.decoder import FieldCache, HeaderDecoder
 from latermq.protocol.http2.hpack.encoder import encode_fields
 from latermq.protocol.http2.limits import Limits
-from latermq.server.http2.certificates import CertificateFiles, self_signed
-from latermq.server.http2.tls_stream import server_context
 from latermq.server.http2.transport_limits import TransportLimits
+from latermq.tls.certificates import CertificateFiles, self_signed
+from latermq.tls.contexts import server_context
 from tests.support.http2_server import HOST, RunningListener, body_handler, running_listener
 
 MIB = 1024 * 1024

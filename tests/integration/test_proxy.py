@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from latermq.protocol.messaging import messaging_pb2 as pb
-from latermq.server.http2.certificates import self_signed
+from latermq.tls.certificates import self_signed
 from tests.interop.waiting import wait_until
 from tests.support.grpc_client import GrpcClient, grpc_client
 from tests.support.serving import NO_METRICS, Server, serving

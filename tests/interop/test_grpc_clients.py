@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from latermq.clock import SystemClock
-from latermq.server.http2.certificates import self_signed
-from latermq.server.http2.tls_stream import server_context
+from latermq.tls.certificates import self_signed
+from latermq.tls.contexts import server_context
 from tests.interop.toolchain import build_go_grpc, build_java_grpc, build_js_grpc
 from tests.interop.waiting import wait_until
 from tests.support.http2_server import running_listener

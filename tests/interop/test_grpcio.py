@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from latermq.clock import SystemClock
-from latermq.server.http2.certificates import self_signed
-from latermq.server.http2.tls_stream import server_context
+from latermq.tls.certificates import self_signed
+from latermq.tls.contexts import server_context
 from tests.interop.waiting import wait_until
 from tests.support.http2_server import RunningListener, running_listener
 

@@ -12,9 +12,9 @@ import pytest
 
 from latermq.clock import SystemClock
 from latermq.protocol.http2.limits import Limits
-from latermq.server.http2.certificates import self_signed
-from latermq.server.http2.tls_stream import server_context
 from latermq.server.http2.transport_limits import TransportLimits
+from latermq.tls.certificates import self_signed
+from latermq.tls.contexts import server_context
 from tests.interop.toolchain import build_h2spec
 from tests.support.http2_server import HOST, body_handler, running_listener
 

@@ -8,9 +8,9 @@ import pytest
 
 from latermq.clock import SystemClock
 from latermq.protocol.http2.frames import PREFACE
-from latermq.server.http2.certificates import self_signed
-from latermq.server.http2.tls_stream import server_context
 from latermq.server.http2.transport_limits import TransportLimits
+from latermq.tls.certificates import self_signed
+from latermq.tls.contexts import server_context
 from tests.interop.waiting import wait_until
 from tests.support.http2_server import HOST, RunningListener, running_listener
 

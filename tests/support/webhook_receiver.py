@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from latermq.server.http2.certificates import CertificateFiles
+from latermq.tls.certificates import CertificateFiles
 from tests.interop.ports import HOST
 
 Behaviour = Callable[[socket.socket], None]

@@ -6,7 +6,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import h11
 import uvicorn
@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from latermq.config import HttpConfig
 from latermq.http.problems import AnswerUnread, HttpError, problem_response
+from latermq.tls.front import TlsFront
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 30
@@ -96,6 +97,12 @@ def _connection_class(config: HttpConfig) -> type[H11Protocol]:
     return Connection
 
 
+def _connections(config: HttpConfig, tls: TlsFront | None) -> Callable[..., asyncio.Protocol]:
+    """What makes the protocol of a new socket, with uvicorn's arguments."""
+    new = _connection_class(config)
+    return new if tls is None else lambda **arguments: tls.wrap(new(**arguments))
+
+
 async def _too_many_connections(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a request on a connection above the limit."""
     error = HttpError(
@@ -110,13 +117,15 @@ async def _too_many_connections(scope: Scope, receive: Receive, send: Send) -> N
 class HttpListener(uvicorn.Server):
     """A listening socket that serves one application."""
 
-    def __init__(self, app: ASGIApp, config: HttpConfig, before_stop: Callable[[], None]) -> None:
+    def __init__(
+        self, app: ASGIApp, config: HttpConfig, before_stop: Callable[[], None], tls: TlsFront | None = None
+    ) -> None:
         """`before_stop` ends answers that do not end by themselves."""
         logging.getLogger("uvicorn").setLevel(logging.ERROR)  # the access log has the requests
         super().__init__(
             uvicorn.Config(
                 app,
-                http=_connection_class(config),
+                http=cast(type[asyncio.Protocol], _connections(config, tls)),
                 ws="none",
                 lifespan="off",
                 log_config=None,

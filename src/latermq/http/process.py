@@ -38,6 +38,9 @@ from latermq.http.metrics import ConsoleMetrics
 from latermq.http.openapi import OpenApi
 from latermq.http.security.sessions import Sessions
 from latermq.http.security.token import SharedToken
+from latermq.tls.front import TlsFront
+from latermq.tls.reloading import ReloadedContext
+from latermq.tls.server_certificates import configured_certificate, open_web_context
 
 PRODUCER_GROUP = "latermq-console"
 
@@ -64,7 +67,13 @@ class ConsoleProcess:
         console = Console(self.endpoints, self.collector, users, sessions, clock)
         routes = [*routes_of(self.endpoints), *LiveApi(self.collector, config.http).routes, *console.routes]
         self.app = ConsoleApp(config.http, clock, routes, users, sessions, console.problem)
-        self.listener = HttpListener(self.app.asgi, config.http, self.collector.close)
+        self._contexts: ReloadedContext | None = None
+        front = None
+        if config.http.tls:
+            files = configured_certificate(config.tls)
+            self._contexts = open_web_context(files, config.tls, setting="http.tls")
+            front = TlsFront(self._contexts, config.tls.handshake_timeout / 1000, clock)
+        self.listener = HttpListener(self.app.asgi, config.http, self.collector.close, front)
 
     @property
     def address(self) -> str:
@@ -96,6 +105,8 @@ class ConsoleProcess:
         """Accept requests. Brokers are connected when they are needed."""
         for client in (self.brokers, self._reader, self._producer):
             await client.start()
+        if self._contexts is not None:
+            self._contexts.watch(self._config.tls.reload_every / 1000)
         await self.listener.start()
         self.alerts.start()
         self.collector.watch()
@@ -103,6 +114,8 @@ class ConsoleProcess:
     async def stop(self) -> None:
         """Stop accepting, end event streams, finish the requests in flight, and disconnect from the brokers."""
         await self.listener.stop()
+        if self._contexts is not None:
+            await self._contexts.close()
         await self.alerts.close()
         self._far.close()
         for client in (self._producer, self._reader, self.brokers):

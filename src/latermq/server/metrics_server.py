@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from latermq.addresses import network_of, plain_ip
 from latermq.errors import ConfigError, LaterMQError
+from latermq.tls.front import TlsFront
 
 PATH = b"/metrics"
 MAX_REQUEST_BYTES = 8 * 1024
@@ -49,8 +50,9 @@ class _Exchange:
 class MetricsServer:
     """Serves monitoring systems. Call `start` and `close` once each."""
 
-    def __init__(self, metrics: Metrics, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, metrics: Metrics, tls: TlsFront | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
         self._metrics = metrics
+        self._tls = tls
         self._timeout_s = timeout_s
         self._server: asyncio.Server | None = None
         self._exchanges: dict[asyncio.Task[None], _Exchange] = {}  # oldest first
@@ -62,7 +64,12 @@ class MetricsServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listen on the address. Raises OSError if it is unavailable."""
-        self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES)
+        self._server = await asyncio.get_running_loop().create_server(self._new_connection, host, port)
+
+    def _new_connection(self) -> asyncio.Protocol:
+        reader = asyncio.StreamReader(limit=MAX_REQUEST_BYTES)
+        connection = asyncio.StreamReaderProtocol(reader, self._serve)
+        return connection if self._tls is None else self._tls.wrap(connection)
 
     async def start_for(self, setting: str, host: str, port: int, default: int) -> None:
         """Listen on the port that an operator configured with `setting`. 0 disables the metrics.
@@ -81,7 +88,9 @@ class MetricsServer:
                 raise ConfigError(reason, hint=hint) from None
             _log.warning("metrics disabled", reason=reason, hint=hint)
         else:
-            _log.info("metrics server listening", url=f"http://{host}:{port}/metrics")
+            _log.info(
+                "metrics server listening", url=f"{'http' if self._tls is None else 'https'}://{host}:{port}/metrics"
+            )
 
     async def close(self) -> None:
         """Stop accepting connections and abort the open ones."""

@@ -25,6 +25,8 @@ _OF_CONNECTIONS = (
         "latermq_connections_let_go_total", Kind.COUNTER, "Requests rejected and connections closed to free these bytes"
     ),
     Family("latermq_connections_paused", Kind.GAUGE, "Connections whose client has unread data"),
+    Family("latermq_tls_failures_total", Kind.COUNTER, "Connections closed because of TLS"),
+    Family("latermq_certificate_reload_failures_total", Kind.COUNTER, "New certificates that could not be used"),
     Family("latermq_connections_closed_total", Kind.COUNTER, "Connections closed by the server, by reason", "reason"),
     Family(
         "latermq_turns_used_up_total", Kind.COUNTER, "Times that a connection used up its turn and waited for others"
@@ -190,6 +192,8 @@ def server_values(statistics: Mapping[str, int]) -> "dict[str, Value]":
         "latermq_connections_held_bytes": statistics.get("held_bytes", 0),
         "latermq_connections_let_go_total": statistics.get("let_go", 0),
         "latermq_connections_paused": statistics.get("paused", 0),
+        "latermq_tls_failures_total": statistics.get("tls_failures", 0),
+        "latermq_certificate_reload_failures_total": statistics.get("failed_certificate_reloads", 0),
         "latermq_connections_closed_total": _labelled(statistics, closed),
         "latermq_turns_used_up_total": statistics.get("turns_used_up", 0),
         "latermq_metrics_connections_displaced_total": statistics.get("metrics_displaced", 0)

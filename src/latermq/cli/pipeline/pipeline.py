@@ -79,7 +79,7 @@ def run(
             effective,
             ready,
             lambda metrics: serving_metrics(
-                metrics, "metrics.pipeline_port", host, port, DEFAULT_PIPELINE_METRICS_PORT
+                metrics, effective, "metrics.pipeline_port", host, port, DEFAULT_PIPELINE_METRICS_PORT
             ),
         )
 

@@ -93,6 +93,7 @@ def serve(
     from latermq.server.supervisor import Part, Supervisor
 
     set_up_logs(effective.log, "serve")
+    settings += _certificate_settings(data, effective)
     inherited = _inherited_options(config)
     settings += as_settings(host, namesrv_port, port)
     shared = as_environment(settings)
@@ -181,6 +182,19 @@ def _console_command(inherited: list[str], config: "Config", ready: Mapping[str,
 def _console_settings(data: Path, config: "Config") -> list[str]:
     """Where the console keeps its alerts. A console that runs alone has no data directory."""
     return [] if config.alerts.state_file else [f"alerts.state_file={data.absolute() / 'alerts.json'}"]
+
+
+def _certificate_settings(data: Path, config: "Config") -> list[str]:
+    """The self-signed certificate that all parts share, unless the operator has one."""
+    if config.tls.cert or (config.tls.mode == "disabled" and not config.http.tls and not config.metrics.tls):
+        return []
+    from latermq.tls.server_certificates import self_signed_certificate
+
+    files = self_signed_certificate(config, data, time.time_ns() // 1_000_000)
+    settings = [f"tls.cert={files.certificate}", f"tls.key={files.key}"]
+    if not config.tls.ca and (config.tls.mode == "enforcing" or config.tls.connect == "on"):
+        settings.append(f"tls.ca={files.certificate}")  # the parts verify each other
+    return settings
 
 
 def _pipeline_settings(data: Path, config: "Config") -> list[str]:

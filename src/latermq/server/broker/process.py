@@ -16,6 +16,7 @@ from pathlib import Path
 import structlog
 import uvloop
 
+from latermq.addresses import own_address
 from latermq.broker.broker import Broker
 from latermq.broker.tables.table_saver import run_all
 from latermq.clock import Clock, SystemClock
@@ -53,6 +54,7 @@ from latermq.server.private_files import close_to_others
 from latermq.server.remoting.listener import Listener
 from latermq.server.remoting.open_files import max_map_count, raise_file_limit, within_limits
 from latermq.server.remoting.sliced_requests import SlicedRequests
+from latermq.server.server_tls import ServerTls
 from latermq.store.files.disk import FileDisk
 
 _ANY_HOST = ("", "0.0.0.0", "::")
@@ -75,7 +77,7 @@ class BrokerProcess:
         server = config.server
         host = config.broker.advertise_host or server.host
         self._port = server.port or _free_port(server.host)
-        self.advertised = _own_address() if host in _ANY_HOST else socket.gethostbyname(host)
+        self.advertised = own_address() if host in _ANY_HOST else socket.gethostbyname(host)
         self._disk = FileDisk(data, time.sleep)
         close_to_others(data)
         loop = asyncio.get_running_loop()
@@ -127,7 +129,7 @@ class BrokerProcess:
             on_failed=self.end,
         )
         # Sockets use real time, even when deliveries use a simulated clock.
-        self.listener = Listener(self.service, server, SystemClock(), self._access.decode)
+        self.listener = Listener(self.service, server, SystemClock(), self._access.decode, self._tls.port())
         self._admin = admin_requests(
             self.broker,
             address=self.address,
@@ -153,13 +155,14 @@ class BrokerProcess:
         for subject in (self._admin, self._pending, pipeline, self._windows):
             self.service.table.add(subject.endpoints)
         self._access.install(self.service.table, self._admin.saves)
-        self._metrics = MetricsServer(broker_metrics(self.broker, self._server_statistics))
+        self._metrics = MetricsServer(broker_metrics(self.broker, self._server_statistics), self._tls.metrics_front())
         self._timers: list[asyncio.TimerHandle | None] = []
         self._is_checkpointing = False
 
     def _open_drivers(self) -> None:
         """Build the periodic and background work. `start` starts it."""
         broker, config = self.broker, self._config
+        self._tls = ServerTls(config, self._data, SystemClock())
         self._flusher = Flusher(broker.store.flush, every_s=config.store.flush_every / 1000)
         self._driver = TimerDriver(broker.timers, broker.waiting, config.timer.build_every, on_failed=self.end)
         # Another cycle: after a run, the service wakes waiting pulls and registers new topics.
@@ -195,7 +198,7 @@ class BrokerProcess:
     def _server_statistics(self) -> dict[str, int]:
         services = (
             self.listener, self.service, self._admin, self._pending, self._windows, self._metrics, self._cluster_routes,
-            self._access,
+            self._access, self._tls,
         )  # fmt: skip
         return {name: count for service in services for name, count in service.statistics().items()}
 
@@ -278,6 +281,7 @@ class BrokerProcess:
         self._driver.start()
         self._transaction_driver.start()
         self._pop_driver.start()
+        self._tls.watch()
         await self.listener.start(config.server.host, self._port)
         await self._registrar.register()
         self._every(_INDEX_EVERY_S, self.broker.store.pending_keys.put)
@@ -420,6 +424,7 @@ class BrokerProcess:
         self.service.flush_queue.on_flushed(self.broker.store.flush())
         await self.listener.close()
         self._access.stop()
+        await self._tls.close()
         await self._metrics.close()
         self._worker.shutdown()
         self.broker.close()
@@ -430,17 +435,6 @@ def _free_port(host: str) -> int:
     with socket.create_server((host, 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
-
-
-def _own_address() -> str:
-    """The address at which other machines can probably reach this one; loopback if there is no network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: the kernel only chooses the route
-            address: str = probe.getsockname()[0]
-        except OSError:
-            return "127.0.0.1"
-        return address
 
 
 def run_broker(config: Config, data: Path, ready: Callable[[str], None]) -> int:

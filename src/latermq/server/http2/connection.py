@@ -16,9 +16,9 @@ from latermq.protocol.http2.outbox import Outbox
 from latermq.protocol.http2.stream import Stream
 from latermq.protocol.proxy_protocol import ProxyHeaderError, read_proxy_header
 from latermq.server.http2.deadlines import Deadlines
-from latermq.server.http2.tls_stream import HANDSHAKE_RECORD, TlsStream
 from latermq.server.http2.transport_limits import TransportLimits
 from latermq.server.remoting.held_bytes import HeldBytes
+from latermq.tls.stream import HANDSHAKE_RECORD, TlsStream
 
 # Below these, a connection does not count its bytes: the next turn sends or serves them.
 FREE_BYTES = 64 * 1024
@@ -47,9 +47,12 @@ class Owner(Protocol):
     limits: TransportLimits
     clock: Clock
     cache: HeaderCache
-    tls: ssl.SSLContext | None
+    requires_tls: bool
     held: HeldBytes
     deadlines: Deadlines
+
+    @property
+    def tls(self) -> ssl.SSLContext | None: ...
 
     def is_balancer(self, ip: str) -> bool: ...
 
@@ -170,8 +173,13 @@ class Http2Connection(asyncio.Protocol):
                 if not data:
                     return
             self._is_sniffed = True
-            if data[0] == HANDSHAKE_RECORD and self._owner.tls is not None:
-                self._tls = TlsStream(self._owner.tls)
+            context = self._owner.tls
+            if data[0] == HANDSHAKE_RECORD and context is not None:
+                self._tls = TlsStream(context)
+            elif self._owner.requires_tls:
+                self._owner.failed(self, "TLS", "the client does not use TLS, which tls.mode requires")
+                self.abort()
+                return
         if self._tls is not None:
             try:
                 data = self._tls.receive(data)

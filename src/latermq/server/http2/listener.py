@@ -15,6 +15,7 @@ from latermq.server.http2.connection import HandlerFactory, Http2Connection
 from latermq.server.http2.deadlines import Deadlines
 from latermq.server.http2.transport_limits import TransportLimits
 from latermq.server.remoting.held_bytes import HeldBytes
+from latermq.tls.reloading import ReloadedContext
 
 _LONGEST_SWEEP_S = 5.0
 _LOG_EVERY_S = 1.0  # a hostile client can fail thousands of times per second
@@ -30,12 +31,19 @@ class Http2Listener:
     """Accepts connections on one port, with TLS (if there is a context) and plaintext. Call `start` and `stop` once."""
 
     def __init__(
-        self, new_handler: HandlerFactory, limits: TransportLimits, clock: Clock, tls: ssl.SSLContext | None = None
+        self,
+        new_handler: HandlerFactory,
+        limits: TransportLimits,
+        clock: Clock,
+        tls: ssl.SSLContext | ReloadedContext | None = None,
+        *,
+        requires_tls: bool = False,
     ) -> None:
         self.limits = limits
         self.clock = clock
         self.cache = HeaderCache()
-        self.tls = tls
+        self.requires_tls = requires_tls
+        self._tls = tls
         self.held = HeldBytes(limits.max_held_bytes)
         self.deadlines = Deadlines(clock.monotonic_s)
         self._new_handler = new_handler
@@ -52,6 +60,11 @@ class Http2Listener:
     def port(self) -> int:
         """The actual port, also if port 0 was requested."""
         return self._accepted.port
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """The context for a new connection."""
+        return self._tls.current if isinstance(self._tls, ReloadedContext) else self._tls
 
     async def start(self, host: str, port: int) -> None:
         """Listen on the address. Raises OSError if it is unavailable."""
@@ -113,5 +126,6 @@ class Http2Listener:
             "unsent_bytes": sum(http2.outbox.unsent_bytes for http2 in connections),
             **self.cache.statistics(),
             **self.deadlines.statistics(),
+            "tls_failures": self._failures["TLS"],
             **{f"failed_{error.lower()}": count for error, count in self._failures.items()},
         }

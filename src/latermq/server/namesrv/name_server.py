@@ -46,6 +46,7 @@ from latermq.server.remoting.access import DELETE, GET, LIST, PUB, SUB, UPDATE, 
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import BodyLimit, Endpoint, RequestTable
 from latermq.server.remoting.listener import Listener
+from latermq.server.server_tls import ServerTls
 from latermq.store.files.disk import Disk, FileDisk
 
 EXPIRE_EVERY_S = 5.0
@@ -296,9 +297,10 @@ class NameServerProcess:
         if data is not None:
             close_to_others(data)
         self.server = NameServer(config, clock, disk, self._background)
-        self.listener = Listener(self.server, config.server, clock)
+        self._tls = ServerTls(config, data, clock)
+        self.listener = Listener(self.server, config.server, clock, tls=self._tls.port())
         metrics = NameServerMetrics(config, lambda: self.address, self._statistics)
-        self._metrics = MetricsServer(metrics)
+        self._metrics = MetricsServer(metrics, self._tls.metrics_front())
         self._expiry: asyncio.TimerHandle | None = None
 
     @property
@@ -306,10 +308,12 @@ class NameServerProcess:
         return f"{self._config.server.host}:{self.listener.port}"
 
     def _statistics(self) -> dict[str, int]:
-        return self.server.statistics() | self.listener.statistics() | self._metrics.statistics()
+        parts = (self.server, self.listener, self._metrics, self._tls)
+        return {name: count for part in parts for name, count in part.statistics().items()}
 
     async def start(self) -> None:
         server = self._config.server
+        self._tls.watch()
         await self._start_metrics()
         await self.listener.start(server.host, server.namesrv_port)
         self._schedule_expiry(asyncio.get_running_loop())
@@ -329,6 +333,7 @@ class NameServerProcess:
         if self._expiry is not None:
             self._expiry.cancel()
         await self.listener.close()
+        await self._tls.close()
         await self._metrics.close()
         self._background.stop()
         self.server.finish()

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import signal
-import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,18 +11,15 @@ import uvloop
 
 from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_PROXY_METRICS_PORT, Config, ProxyConfig, networks
-from latermq.errors import ConfigError
 from latermq.protocol.http2.limits import Limits
 from latermq.server.collector import tune_garbage_collector
-from latermq.server.http2.certificates import self_signed
 from latermq.server.http2.listener import Http2Listener, grpc_handler
-from latermq.server.http2.tls_stream import server_context
 from latermq.server.http2.transport_limits import TransportLimits
 from latermq.server.metrics_server import MetricsServer
 from latermq.server.proxy.composition import ProxyParts
 from latermq.server.proxy.proxy_metrics import ProxyMetrics
+from latermq.server.server_tls import ServerTls
 
-CERTIFICATE_FOLDER = "proxy"
 _BROKERS_TIMEOUT_S = 5.0  # for the first connections to brokers; a proxy serves calls without them too
 
 _log = structlog.get_logger(__name__)
@@ -34,21 +30,27 @@ class ProxyProcess:
 
     def __init__(self, config: Config, clock: Clock, data: Path | None) -> None:
         self._config = config
-        self._clock = clock
-        self._data = data
         self._host = config.proxy.host or config.server.host
+        self._tls = ServerTls(config, data, clock, of_proxy=True)
         self.parts = ProxyParts(config, name_servers_of(config), clock)
         self.listener = Http2Listener(
-            grpc_handler(self.parts.table.methods), transport_limits(config.proxy), clock, self._tls()
+            grpc_handler(self.parts.table.methods),
+            transport_limits(config.proxy),
+            clock,
+            self._tls.contexts,
+            requires_tls=config.tls.mode == "enforcing",
         )
-        self._metrics = MetricsServer(ProxyMetrics(config, lambda: self.address, self.statistics))
+        self._metrics = MetricsServer(
+            ProxyMetrics(config, lambda: self.address, self.statistics), self._tls.metrics_front()
+        )
 
     @property
     def address(self) -> str:
         return f"{self._host}:{self.listener.port}"
 
     def statistics(self) -> dict[str, int]:
-        return self.parts.statistics() | self.listener.statistics() | self._metrics.statistics()
+        parts = (self.parts, self.listener, self._metrics, self._tls)
+        return {name: count for part in parts for name, count in part.statistics().items()}
 
     async def start(self) -> None:
         """Connect to the brokers, then accept clients."""
@@ -56,6 +58,7 @@ class ProxyProcess:
         await self._metrics.start_for(
             "metrics.proxy_port", self._host, config.metrics.proxy_port, DEFAULT_PROXY_METRICS_PORT
         )
+        self._tls.watch()
         await self.parts.start(_BROKERS_TIMEOUT_S)
         await self.listener.start(self._host, config.proxy.port)
 
@@ -66,28 +69,8 @@ class ProxyProcess:
         self.parts.release()
         await stopping
         await self.parts.close()
+        await self._tls.close()
         await self._metrics.close()
-
-    def _tls(self) -> ssl.SSLContext | None:
-        proxy = self._config.proxy
-        if not proxy.tls:
-            return None
-        certificate, key = proxy.certificate, proxy.key
-        if not certificate:
-            if self._data is None:
-                raise ConfigError(
-                    "the proxy has no certificate",
-                    hint="Choose a directory for it with --data, or set proxy.certificate and proxy.key",
-                )
-            files = self_signed(self._data / CERTIFICATE_FOLDER, self._clock.now_ms())
-            certificate, key = str(files.certificate), str(files.key)
-        try:
-            return server_context(certificate, key)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(
-                f"cannot use the certificate {certificate} with the key {key}: {error.strerror or error}",
-                hint="Check proxy.certificate and proxy.key, which must be PEM files without a password",
-            ) from None
 
 
 def name_servers_of(config: Config) -> str:

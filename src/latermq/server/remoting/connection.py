@@ -139,7 +139,9 @@ class Connection(asyncio.Protocol):
         "_waiting",
         "_write_limit_bytes",
         "attachment",
+        "certificate_user",
         "failed_attempts",
+        "is_encrypted",
         "lanes",
         "peer",
         "peer_host",
@@ -152,6 +154,8 @@ class Connection(asyncio.Protocol):
         self.attachment: object | None = None  # state that the service keeps for this connection
         self.verdicts: object | None = None  # what the access check keeps for this connection
         self.failed_attempts = 0  # requests that were not authenticated
+        self.is_encrypted = False
+        self.certificate_user = ""  # the common name of the client's verified certificate
         self.lanes: Lanes = {}  # set by services that have lanes
         self._service = service
         self._owner = owner
@@ -192,6 +196,11 @@ class Connection(asyncio.Protocol):
     @property
     def peer_name(self) -> str:
         return f"{self.peer[0]}:{self.peer[1]}"
+
+    def encrypt(self, transport: asyncio.Transport) -> None:
+        """Continue on a transport with TLS, before anything was sent or received."""
+        self._transport = transport
+        self.is_encrypted = True
 
     def send(self, frame: bytes) -> None:
         """Send a late reply or a notification. The frame is dropped if the connection is closing."""

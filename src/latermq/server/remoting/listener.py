@@ -11,7 +11,9 @@ from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.request_decoder import decode_request
 from latermq.server.accepted import Accepted
 from latermq.server.remoting.connection import CloseReason, Connection, Service
+from latermq.server.remoting.first_byte import FirstByte
 from latermq.server.remoting.held_bytes import HeldBytes
+from latermq.server.remoting.tls_port import TlsPort
 from latermq.server.remoting.turns import Turns
 
 _MAX_SWEEP_INTERVAL_S = 15.0
@@ -26,6 +28,7 @@ class Listener:
         config: ServerConfig,
         clock: Clock,
         decode: Callable[[int, bytes, bytes], Command] = decode_request,
+        tls: TlsPort | None = None,
     ) -> None:
         self.decode = decode
         self.config = config
@@ -37,6 +40,7 @@ class Listener:
         self.refused_codes: Counter[int] = Counter(dict.fromkeys(sorted(error_codes()), 0))
         self.close_counts: Counter[CloseReason] = Counter()
         self._service = service
+        self._tls = tls
         self._accepted: Accepted[Connection] = Accepted(
             clock, self.held, config.max_connections, config.max_connections_per_address
         )
@@ -59,12 +63,16 @@ class Listener:
         self.turns.start(self.config.turn / 1000, asyncio.get_running_loop().call_soon)
         shortest_s = min(self.config.idle_timeout, self.config.stalled_timeout) / 1000
         await self._accepted.listen(
-            lambda: Connection(self._service, self),
+            self._new_connection,
             host,
             port,
             setting="server.max_connections",
             sweep_every_s=min(shortest_s / 4, _MAX_SWEEP_INTERVAL_S),
         )
+
+    def _new_connection(self) -> asyncio.Protocol:
+        connection = Connection(self._service, self)
+        return connection if self._tls is None else FirstByte(connection, self._tls, self.turns, self.held)
 
     async def close(self, timeout_s: float = 5.0) -> None:
         """Stop accepting, let every connection write its pending replies, and abort those that exceed the timeout."""
@@ -74,6 +82,7 @@ class Listener:
         """Counts since the start, and current values."""
         return {
             **self._accepted.statistics(),
+            **(self._tls.statistics() if self._tls is not None else {}),
             "paused": sum(connection.is_paused for connection in self._accepted),
             **self.turns.statistics(),
             "received_frames": self.received_frames,
