@@ -19,7 +19,7 @@ from latermq.pipeline.timeline.root import open_root
 from tests.interop.waiting import wait_until
 from tests.support.needs import LONG, need_tool
 from tests.support.pipeline.pipeline_process import PipelineProcess, pipeline_process
-from tests.support.s3.s3_server import s3_server, variables
+from tests.support.pipeline.timeline_places import timeline_at
 from tests.support.serving import Server, children_of, serving
 
 pytestmark = pytest.mark.real
@@ -65,16 +65,6 @@ def check_table(uri: str, sent: list[str]) -> None:
     assert Counter(keys) == Counter(sent)
     versions = [commit["version"] for commit in table.history()]
     assert versions == list(range(table.version(), -1, -1)), "a commit is missing"
-
-
-@contextmanager
-def timeline_at(place: str, folder: Path) -> Iterator[str]:
-    """A folder, or a bucket of a real server."""
-    if place == "folder":
-        yield str(folder / "data" / "pipeline")
-        return
-    with s3_server(folder / "s3") as bucket, variables(bucket.environment()):
-        yield bucket.uri
 
 
 @pytest.mark.timeout(1_800)

@@ -226,6 +226,53 @@ def test_near_and_far_timers_are_one_table_before_and_after_ingest(timers: Timer
     assert "UNRESOLVED_COLUMN" in errors
 
 
+@pytest.mark.parametrize("limit", ["HELD_ENTRIES", "HELD_BYTES"])
+def test_a_tail_above_a_limit_is_pulled_by_tasks_and_has_the_same_timers(
+    timers: Timers, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    from latermq.pipeline.query import tails
+    from latermq.pipeline.source.part_frames import read_parts
+
+    topic = f"tail-{limit}"
+    with blocking.Producer(timers.namesrv) as producer, blocking.Admin(timers.namesrv) as admin:
+        for number in range(8):
+            producer.send(OutgoingMessage(topic, b"x", "", f"t{number}", deliver_at_ms=timers.now_ms + FAR_MS + number))
+        admin.cancel_timer(topic, key="t0")
+        admin.move_timer(topic, key="t1", due_ms=timers.now_ms + FAR_MS + HOUR_MS)
+
+    def found() -> list[tuple[str, int]]:
+        rows = pipeline.pending(timers.spark, timers.root, timers.namesrv).where(f"topic = '{topic}'")
+        return sorted((row["keys"], row["due_ms"]) for row in rows.select("keys", "due_ms").collect())
+
+    held = found()
+    assert len(held) == 7
+    pulled: list[object] = []
+
+    def counted(*given: Any) -> Any:
+        pulled.append(given)
+        return read_parts(*given)
+
+    monkeypatch.setattr(tails, limit, 1)
+    monkeypatch.setattr(tails, "read_parts", counted)
+    assert found() == held
+    assert pulled
+
+
+def test_a_dry_run_shows_so_many_hours_and_rows_at_most(
+    timers: Timers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from latermq.pipeline.bulk import bulk
+
+    for hours in range(3):
+        path = timers.file_of(tmp_path / f"{hours}.parquet", 4, "shown", in_ms=FAR_MS + hours * HOUR_MS)
+        timers.rows("schedule", path, "--job", f"shown-{hours}")
+    monkeypatch.setattr(bulk, "HOUR_ROWS", 2)
+    monkeypatch.setattr(bulk, "SAMPLE_ROWS", 5)
+    shown = pipeline.preview(timers.spark, "topic = 'shown'", timers.root, timers.namesrv)
+    assert (shown.rows, len(shown.by_hour), len(shown.sample)) == (12, 2, 5)
+    assert shown.by_hour[0]["hour"] < shown.by_hour[1]["hour"]
+
+
 def test_what_a_predicate_holds_for_is_cancelled_near_and_far(timers: Timers, tmp_path: Path) -> None:
     timers.rows("schedule", timers.file_of(tmp_path / "far.parquet", 300, "cut"), "--job", "cut-far")
     near = timers.file_of(tmp_path / "near.parquet", 100, "cut", in_ms=NEAR_MS)
@@ -339,6 +386,28 @@ def test_the_report_proves_what_became_of_every_timer(timers: Timers, tmp_path: 
     assert {row.topic for row in late} == {"past"}
     forecast = timers.spark.read.format("delta").load(f"{told['tables']}/forecast")
     assert forecast.groupBy().sum("timers").collect()[0][0] == waiting["timers"]
+
+
+def test_a_page_of_a_report_lists_the_worst_rows_and_its_tables_have_all(
+    timers: Timers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from latermq.pipeline.report import report
+
+    with blocking.Producer(timers.namesrv) as producer:
+        for topic in ("past-1", "past-2", "past-3"):
+            due_ms = int(time.time() * 1000) + 1_000
+            producer.send(OutgoingMessage(topic, b"p", deliver_at_ms=due_ms))
+    wait_until(lambda: all(timers.count(f"past-{number}") == 0 for number in (1, 2, 3)), 60, "their delivery")
+    timers.ingest()
+    for name in ("MAX_LATENESS", "WORST_SECONDS"):
+        monkeypatch.setattr(report, name, 2)
+    until_ms = int(time.time() * 1000) - 1_000
+    made = report.make_report(timers.spark, timers.root, timers.namesrv, from_ms=timers.now_ms, until_ms=until_ms)
+    lateness = timers.spark.read.format("delta").load(f"{made.folder}/lateness")
+    assert (len(made.lateness), len(made.worst)) == (2, 2)
+    assert lateness.count() >= 3
+    worst = [row.max_ms for row in lateness.orderBy("max_ms", ascending=False).collect()][:2]
+    assert sorted(row["max_ms"] for row in made.lateness) == sorted(worst)
 
 
 def test_without_the_broker_of_a_store_nothing_is_answered_by_half_unless_that_is_asked_for(

@@ -1,6 +1,13 @@
-"""The pipeline on a Spark standalone cluster: two brokers feed one timeline, and each gets its own windows back."""
+"""The pipeline on a Spark standalone cluster: two brokers feed one timeline, and each gets its own windows back.
+
+Then a notebook streams rows into timers through Spark Connect, which executors count and cancel.
+"""
 
 import functools
+import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +22,7 @@ from latermq.pipeline.windows.attempts import read_attempt
 from tests.interop.waiting import wait_until
 from tests.support.pipeline.pipeline_process import pipeline_process
 from tests.support.pipeline.spark_cluster import spark_cluster
+from tests.support.pipeline.timeline_places import timeline_at
 from tests.support.serving import serving
 
 COUNT = 40
@@ -49,34 +57,87 @@ def rows_built_by_spark(root: Root, address: str) -> int:
     return sum(read_attempt(root, state.store_id, number, attempt).manifest.rows for number, attempt in chosen)
 
 
-@pytest.mark.timeout(900)
-def test_two_brokers_share_a_timeline_on_a_cluster_and_each_gets_its_own_windows(tmp_path: Path) -> None:
-    root = open_root(f"file://{tmp_path}/shared/pipeline")
-    options = [word for setting in (*SETTINGS, f"pipeline.timeline={root.uri}") for word in ("--set", setting)]
+def python(namesrv: str, connect_file: Path, uri: str, *words: str) -> str:
+    """What a Python process prints that uses the driver, and that succeeds."""
+    environment = {
+        **os.environ, "NAMESRV_ADDR": namesrv, "LATERMQ_PIPELINE_CONNECT_FILE": str(connect_file),
+        "LATERMQ_PIPELINE_TIMELINE": uri,
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=SLOW_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+STREAM = """
+import sys
+import latermq.pipeline as pipeline
+from pyspark.sql import functions as F
+folder = sys.argv[1]
+spark = pipeline.connect()
+rows = spark.readStream.schema("key string").json(f"{folder}/in")
+due = F.current_timestamp() + F.expr("INTERVAL 9 DAYS")
+timers = rows.select("key", due.alias("due"), F.lit("streamed").alias("topic"))
+writer = timers.writeStream.format("latermq").option("job", "stream").option("checkpointLocation", f"{folder}/ck")
+query = writer.trigger(availableNow=True).start()
+assert query.awaitTermination(240)
+assert query.exception() is None, query.exception()
+spark.stop()
+"""
+
+
+@pytest.mark.timeout(1_500)
+@pytest.mark.parametrize("place", ["bucket", pytest.param("folder", marks=pytest.mark.long)])
+def test_two_brokers_share_a_timeline_on_a_cluster_and_each_gets_its_own_windows(tmp_path: Path, place: str) -> None:
     with (
-        spark_cluster(tmp_path / "spark", workers=2) as cluster,
-        serving(tmp_path / "a", *options) as first,
-        serving(tmp_path / "b", *options, "--set", "broker.name=broker-b", "--set", f"server.namesrv={first.namesrv}"),
-        pipeline_process(
-            first.namesrv, root.uri, "--master", cluster.master, *options, environment=cluster.environment
-        ) as driver,
+        timeline_at(place, tmp_path) as uri,
+        # Machines of a cluster have credentials for S3. Where it is they hear from the driver.
+        spark_cluster(tmp_path / "spark", workers=2, without=("AWS_ENDPOINT_URL", "AWS_REGION")) as cluster,
     ):
-        wait_until(lambda: len(masters(first.namesrv)) == 2, 60, "both brokers")
-        addresses = masters(first.namesrv)
-        store_ids = {}
-        for broker, address in addresses.items():
-            driver.wait_for(f"ingest of {broker}", SLOW_S)
-            with BrokerLink(address, patience_s=30.0) as link:
-                far = functools.partial(gives_far_timers_to_spark, link)
-                wait_until(far, SLOW_S, f"the first cut of {broker}, ingested")
-                store_ids[broker] = link.state().store_id
-            schedule(first.namesrv, broker, time.time_ns() // 1_000_000 + NEAR_HORIZON_MS + 6_000)
-        for broker, address in addresses.items():
-            built = functools.partial(rows_built_by_spark, root, address)
-            wait_until(lambda built=built: built() == COUNT, SLOW_S, f"the windows of {broker}")  # type: ignore[misc]
-        assert cluster.executors() >= 2
-    for store_id in store_ids.values():
-        timeline = open_local_timeline(root, store_id)
-        assert timeline is not None
-        assert timeline.ingested >= COUNT
-    assert len(set(store_ids.values())) == 2
+        root = open_root(uri)
+        connect_file = tmp_path / "pipeline.connect"
+        settings = (
+            *SETTINGS,
+            f"pipeline.timeline={uri}",
+            f"pipeline.secret_file={tmp_path / 'pipeline.secret'}",
+            f"pipeline.connect_file={connect_file}",
+        )
+        options = [word for setting in settings for word in ("--set", setting)]
+        with (
+            serving(tmp_path / "a", *options) as first,
+            serving(
+                tmp_path / "b", *options, "--set", "broker.name=broker-b", "--set", f"server.namesrv={first.namesrv}"
+            ),
+            pipeline_process(
+                first.namesrv, uri, "--master", cluster.master, *options, environment=cluster.environment
+            ) as driver,
+        ):
+            wait_until(lambda: len(masters(first.namesrv)) == 2, 60, "both brokers")
+            addresses = masters(first.namesrv)
+            store_ids = {}
+            for broker, address in addresses.items():
+                driver.wait_for(f"ingest of {broker}", SLOW_S)
+                with BrokerLink(address, patience_s=30.0) as link:
+                    far = functools.partial(gives_far_timers_to_spark, link)
+                    wait_until(far, SLOW_S, f"the first cut of {broker}, ingested")
+                    store_ids[broker] = link.state().store_id
+                schedule(first.namesrv, broker, time.time_ns() // 1_000_000 + NEAR_HORIZON_MS + 6_000)
+            for broker, address in addresses.items():
+                built = functools.partial(rows_built_by_spark, root, address)
+                wait_until(lambda built=built: built() == COUNT, SLOW_S, f"the windows of {broker}")  # type: ignore[misc]
+            assert cluster.executors() >= 2
+
+            run = functools.partial(python, first.namesrv, connect_file, uri)
+            (tmp_path / "in").mkdir()
+            (tmp_path / "in" / "0.json").write_text("\n".join(json.dumps({"key": f"{n}"}) for n in range(COUNT)))
+            run("-c", STREAM, str(tmp_path))
+            query = "SELECT count(*) AS timers FROM pending WHERE topic = 'streamed'"
+            assert json.loads(run("-m", "latermq", "pipeline", "sql", query, "--json")) == {"timers": COUNT}
+            words = ("pipeline", "cancel", "--where", "topic = 'streamed'", "--json")
+            assert json.loads(run("-m", "latermq", *words))["cancelled"] == COUNT
+        for store_id in store_ids.values():
+            timeline = open_local_timeline(root, store_id)
+            assert timeline is not None
+            assert timeline.ingested >= COUNT
+        assert len(set(store_ids.values())) == 2

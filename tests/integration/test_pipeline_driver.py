@@ -17,6 +17,7 @@ from latermq.config import load_config
 from latermq.errors import IllegalOperation
 from latermq.pipeline.driver.brokers import masters
 from latermq.pipeline.driver.link import BrokerLink
+from latermq.pipeline.spark.jvm_output import JvmOutput
 from latermq.pipeline.timeline.root import Root, open_root
 from latermq.pipeline.windows.attempts import read_attempt
 from tests.interop.ports import HOST, free_port
@@ -45,7 +46,7 @@ def driving(spark: "SparkSession", root: Root, namesrv: str) -> "Iterator[tuple[
     from latermq.pipeline.driver.driver import Driver
 
     stop = threading.Event()
-    driver = Driver(spark, root, namesrv, load_config(settings=SETTINGS, environment={}), stop)
+    driver = Driver(spark, root, namesrv, load_config(settings=SETTINGS, environment={}), stop, JvmOutput())
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(driver.run)
         try:

@@ -5,7 +5,7 @@ import importlib.util
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,8 +40,11 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def spark_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
-    """Run a cluster with its files in a folder. Each worker has one core."""
+def spark_cluster(folder: Path, workers: int, without: Collection[str] = ()) -> Iterator[Cluster]:
+    """Run a cluster with its files in a folder. Each worker has one core.
+
+    `without` names variables of this process that its machines do not have.
+    """
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
@@ -62,9 +65,8 @@ def spark_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
         def start(name: str, *arguments: str) -> None:
             log = stack.enter_context((folder / f"{name}.log").open("wb"))
             command = [str(home / "bin" / "spark-class"), *arguments]
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **environment}
-            )
+            own = {name: value for name, value in os.environ.items() if name not in without}
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own | environment)
             stack.callback(_stop, process)
 
         deploy = "org.apache.spark.deploy"

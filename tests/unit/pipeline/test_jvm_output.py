@@ -25,6 +25,8 @@ def test_the_greeting_is_dropped_and_errors_are_shown() -> None:
     assert shown[0] == "Terminating due to java.lang.OutOfMemoryError"
     assert len("".join(shown[1:])) == 10_000
     assert list(output.last_lines) == shown
+    assert output.tells_of_lack_of_memory()
+    assert not JvmOutput().tells_of_lack_of_memory()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark leaves its pipe open then

@@ -110,6 +110,14 @@ def test_a_plan_lists_its_timers_and_where_looking_for_them_ended(waiting: "Data
     assert (row.timer_ids, row.timer_id, row.scheduled_before) == ([5, 6], 5, 99)
 
 
+def test_a_plan_lists_so_many_timers_of_a_name_at_most(waiting: "DataFrame", monkeypatch: pytest.MonkeyPatch) -> None:
+    from latermq.pipeline.bulk import bulk
+
+    monkeypatch.setattr(bulk, "MAX_IDS", 1)
+    (row,) = bulk.plan_rows(waiting, bulk.BulkAction("cancel", "unique_key = 'twin'"), {"s": 99}).collect()
+    assert (row.timer_ids, row.timers) == ([5], 2)
+
+
 def test_a_plan_whose_broker_is_away_is_not_begun(
     spark: "SparkSession", waiting: "DataFrame", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,10 +94,16 @@ def test_a_taker_leaves_together_with_what_it_ends_and_not_before(spark: "SparkS
     assert [row.entry_offset for row in found.collect()] == [again]
 
 
-def test_unplaced_takers_get_the_due_times_of_what_they_end(spark: "SparkSession", root: Root) -> None:
+@pytest.mark.parametrize("limit", [0, 500_000])
+def test_unplaced_takers_get_the_due_times_of_what_they_end(
+    spark: "SparkSession", root: Root, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Also where there are more of them than every task may get a copy of."""
+    from latermq.pipeline.timeline import compact
     from latermq.pipeline.timeline.compact import place_takers
     from latermq.pipeline.timeline.local_timeline import open_local_timeline
 
+    monkeypatch.setattr(compact, "MAX_BROADCAST_ROWS", limit)
     history, other = History(is_placing=False), History("other", is_placing=False)
     history.cut(0, 0)
     first = history.send(100, "a")

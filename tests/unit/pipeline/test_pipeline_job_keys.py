@@ -153,6 +153,14 @@ def test_nothing_is_remembered_before_its_broker_has_flushed_it(scene: Scene, mo
     assert scene.flushes == 1
 
 
+def test_requests_above_the_limit_are_remembered_before_further_ones_are_sent(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "HELD_BYTES", 1)
+    assert scene.run(*map(str, range(12))) == Scheduled(12)
+    assert scene.flushes == scene.asked == 4
+
+
 def test_what_a_power_cut_took_before_the_flush_is_sent_to_the_broker_that_comes_back(scene: Scene) -> None:
     scene.run("a")
     scene.cuts_power = True

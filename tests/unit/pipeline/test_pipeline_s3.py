@@ -76,6 +76,7 @@ def test_no_setting_holds_a_credential(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = session.session_settings(PipelineConfig(timeline="s3a://bucket/p"))
     assert settings["spark.hadoop.fs.s3a.endpoint"] == "http://127.0.0.1:9000"
     assert settings["spark.delta.logStore.s3a.impl"] == s3_jars.LOG_STORE_CLASS
+    assert settings["spark.executorEnv.AWS_ENDPOINT_URL_S3"] == "http://127.0.0.1:9000"
     options = open_root("s3a://bucket/p").delta_options
     assert options is not None
     for secret in KEYS.values():

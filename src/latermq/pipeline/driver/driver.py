@@ -45,8 +45,9 @@ _URGENT_EVERY_S = 60.0  # how often unplaced takers and new files are counted
 _JOIN_S = 10.0
 _CLOSE_S = 20.0  # after this the JVM is killed
 # A failure reaches us as an exception and is logged in one line. These loggers would add a page of Java stack trace,
-# for example at every broker restart.
+# for example at every broker restart. Clients of Spark Connect get their errors themselves.
 _NOISY_LOGGERS = (
+    "org.apache.spark.sql.connect",
     "org.apache.spark.sql.execution.streaming",
     "org.apache.spark.sql.execution.datasources",
     "org.apache.spark.sql.execution.python",
@@ -61,8 +62,11 @@ _NOISY_LOGGERS = (
 class Driver:
     """All work on one timeline. `run` belongs to one thread; each feed and the compaction have their own threads."""
 
-    def __init__(self, spark: SparkSession, root: Root, namesrv: str, config: Config, stop: threading.Event) -> None:
+    def __init__(
+        self, spark: SparkSession, root: Root, namesrv: str, config: Config, stop: threading.Event, output: JvmOutput
+    ) -> None:
         self._spark = spark
+        self._output = output
         self._root = root
         self._namesrv = namesrv
         self._config = config
@@ -133,6 +137,11 @@ class Driver:
             if feed.failure is not None:
                 raise feed.failure
         if has_exited(self._spark):
+            if self._output.tells_of_lack_of_memory():
+                raise StoreError(
+                    "Spark ran out of memory and has exited",
+                    hint="Raise pipeline.driver_memory, or use --master for what needs more",
+                )
             raise StoreError("Spark has exited", hint="See its output above for the reason, then restart the pipeline")
 
     def _compact_periodically(self) -> None:
@@ -211,7 +220,8 @@ def run_pipeline(config: Config, ready: Callable[[str], None], serve_metrics: Se
     check_folder(root)
     # The default of the option `namesrv` in sessions of Spark Connect, whose sources run in Python workers of the JVM.
     os.environ["NAMESRV_ADDR"] = config.server.namesrv
-    spark = open_session(config.pipeline, output=JvmOutput(_print_line))
+    output = JvmOutput(_print_line)
+    spark = open_session(config.pipeline, output=output)
     stop = threading.Event()
     # Not earlier: Spark installs its own handler, and until now there is no work to lose.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -220,7 +230,7 @@ def run_pipeline(config: Config, ready: Callable[[str], None], serve_metrics: Se
     try:
         probe_commits(spark, root)
         migrate(spark, root)
-        driver = Driver(spark, root, config.server.namesrv, config, stop)
+        driver = Driver(spark, root, config.server.namesrv, config, stop, output)
         with serve_driver(driver, spark, config, root.uri, serve_metrics):
             ready(f"pipeline {config.pipeline.master}")
             driver.run()

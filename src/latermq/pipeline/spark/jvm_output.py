@@ -23,6 +23,8 @@ _GREETING = re.compile(
     r"|^Warning: Ignoring non-Spark config property|^Using properties file:|^Parsed arguments:"
     r"|^\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|WARN) "
 )
+_OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
+_LAST_LINES_S = 2.0  # children of the JVM may keep its output open
 _KEPT_LINES = 20
 _MAX_LINE_BYTES = 4096
 
@@ -34,6 +36,8 @@ class JvmOutput:
         """`show` receives each line that is not part of the greeting."""
         self._show = show
         self.last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._is_out_of_memory = False
+        self._reader: threading.Thread | None = None
 
     def launch_jvm(self, settings: Mapping[str, str]) -> Any:
         """Start a JVM with these settings, and return PySpark's connection to it."""
@@ -42,7 +46,8 @@ class JvmOutput:
         readable, writable = os.pipe()
         try:
             stream = os.fdopen(readable, "rb")
-            threading.Thread(target=self._read, args=[stream], name="latermq-jvm-output", daemon=True).start()
+            self._reader = threading.Thread(target=self._read, args=[stream], name="latermq-jvm-output", daemon=True)
+            self._reader.start()
             return launch_gateway(conf, {"stdout": writable, "stderr": writable})  # type: ignore[no-untyped-call]
         except PySparkRuntimeError:
             reason = self.last_lines[-1] if self.last_lines else "it printed nothing"
@@ -50,10 +55,17 @@ class JvmOutput:
         finally:
             os.close(writable)  # the JVM has its own copy
 
+    def tells_of_lack_of_memory(self) -> bool:
+        """Whether the JVM, which has exited, has printed that it ran out of memory."""
+        if self._reader is not None:
+            self._reader.join(_LAST_LINES_S)
+        return self._is_out_of_memory
+
     def _read(self, stream: IO[bytes]) -> None:
         with stream:
             while data := stream.readline(_MAX_LINE_BYTES):
                 line = data.decode(errors="replace").rstrip()
                 if line and not _GREETING.match(line):
                     self.last_lines.append(line)
+                    self._is_out_of_memory |= _OUT_OF_MEMORY in line
                     self._show(line)

@@ -19,7 +19,7 @@ from latermq.pipeline.spark.requirements import check_java
 from latermq.pipeline.spark.s3_jars import LOG_STORE_CLASS, s3_jars
 from latermq.pipeline.spark.spark_failures import first_line
 from latermq.pipeline.timeline.root import is_on_s3
-from latermq.pipeline.timeline.s3 import hadoop_settings
+from latermq.pipeline.timeline.s3 import executor_variables, hadoop_settings
 
 APPLICATION = "latermq-pipeline"
 STOP_TIMEOUT_S = 10.0
@@ -100,6 +100,7 @@ def session_settings(config: PipelineConfig) -> dict[str, str]:
         **_COMMON_SETTINGS,
         **(_S3_SETTINGS if on_s3 else {}),
         **({f"spark.hadoop.{name}": value for name, value in hadoop_settings().items()} if on_s3 else {}),
+        **({f"spark.executorEnv.{name}": value for name, value in executor_variables().items()} if on_s3 else {}),
         "spark.driver.memory": f"{max(1, config.driver_memory >> 20)}m",
         "spark.jars": ",".join(map(str, [*delta_jars(), *(s3_jars() if on_s3 else [])])),
         # Spark creates this folder at every start and never uses it. By default it is in the working directory, which

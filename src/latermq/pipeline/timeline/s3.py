@@ -54,6 +54,18 @@ def s3_settings(environment: Mapping[str, str] = os.environ) -> S3Settings:
     return S3Settings(endpoint, region, stated == "true" or (not endpoint and stated != "false"))
 
 
+def executor_variables(settings: S3Settings | None = None) -> dict[str, str]:
+    """The variables that tell Python on executors where S3 is, which would use AWS otherwise. No credentials."""
+    settings = settings or s3_settings()
+    if not settings.endpoint:
+        return {"AWS_REGION": settings.region} if settings.region else {}
+    return {
+        "AWS_ENDPOINT_URL_S3": settings.endpoint,
+        "AWS_REGION": settings.region or _ANY_REGION,
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": str(settings.virtual_hosts).lower(),
+    }
+
+
 def check_uri(uri: str) -> None:
     """Refuse a URI that holds credentials or options: it is shown in logs, replies and error messages."""
     bucket = uri.partition("://")[2].partition("/")[0]

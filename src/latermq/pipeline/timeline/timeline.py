@@ -67,6 +67,8 @@ def create_timeline(spark: SparkSession, root: Root) -> None:
     try:
         builder.execute()
     except PySparkException as error:
+        if open_local_timeline(root, "") is not None:
+            return  # the feed of another broker, or another driver, has created it at the same moment
         raise StoreError(
             f"the timeline {root.timeline} cannot be created: {first_line(error)}",
             hint="Check pipeline.timeline and its permissions",
