@@ -112,7 +112,7 @@ def test_the_process_tells_of_its_start_and_of_the_death_of_its_jvm(tmp_path: Pa
         time.sleep(1)  # the driver asks twice a second: now it waits for an answer
         os.kill(driver.jvm_pid(), signal.SIGKILL)
         assert driver.wait_for_exit() == 1
-        assert "error: Spark has exited" in driver.printed()
+        assert "error: Spark has exited: it was killed" in driver.printed()
         assert "Traceback" not in driver.printed()
 
 

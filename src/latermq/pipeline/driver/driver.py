@@ -137,12 +137,22 @@ class Driver:
             if feed.failure is not None:
                 raise feed.failure
         if has_exited(self._spark):
-            if self._output.tells_of_lack_of_memory():
-                raise StoreError(
-                    "Spark ran out of memory and has exited",
-                    hint="Raise pipeline.driver_memory, or use --master for what needs more",
-                )
-            raise StoreError("Spark has exited", hint="See its output above for the reason, then restart the pipeline")
+            raise self._end_of_spark()
+
+    def _end_of_spark(self) -> StoreError:
+        """Why Spark is gone, as far as it can be seen."""
+        if self._output.tells_of_lack_of_memory():
+            return StoreError(
+                "Spark ran out of memory and has exited",
+                hint="Raise pipeline.driver_memory, or use --master for what needs more",
+            )
+        process = getattr(self._spark.sparkContext._gateway, "proc", None)
+        if process is not None and process.poll() == -signal.SIGKILL:
+            return StoreError(
+                "Spark has exited: it was killed",
+                hint="If the system did it for lack of memory (see dmesg), lower pipeline.driver_memory or free memory",
+            )
+        return StoreError("Spark has exited", hint="See its output above for the reason, then restart the pipeline")
 
     def _compact_periodically(self) -> None:
         every_s = self._config.pipeline.compact_every / 1000
