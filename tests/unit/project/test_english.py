@@ -39,6 +39,7 @@ CHECKED = (
     "examples/*.*",
     "examples/notebooks/*",
     "scripts/demo",
+    "scripts/site/*.py",
     "src/latermq/**/*.py",
     "tests/bench/*.py",
     "tests/integration/client_cluster.py",

@@ -1,1 +1,1 @@
-"""Commands that run servers, and the demo."""
+"""Commands that run servers."""
