@@ -43,7 +43,8 @@ class Api:
         loop = asyncio.get_running_loop()
         key = (row.path, tuple(sorted(query.items())), tuple(sorted(parts.items())))
         known = self._recent.get(key)
-        if known is None or loop.time() - known[0] >= max_age_s or (known[1].done() and known[1].exception()):
+        # A slow answer is waited for, however old the question: asking again would make it slower.
+        if known is None or (known[1].done() and (loop.time() - known[0] >= max_age_s or known[1].exception())):
             known = loop.time(), loop.create_task(call_row(row, query, None, None, parts))
             known[1].add_done_callback(lambda task: task.cancelled() or task.exception())  # all waiters may have gone
             self._recent[key] = known

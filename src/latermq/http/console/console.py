@@ -3,7 +3,7 @@
 import gzip
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, unquote
 
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
@@ -26,6 +26,7 @@ from latermq.http.security.sessions import Sessions
 from latermq.http.security.token import LOGIN_PATH
 
 LOGOUT_PATH = "/logout"
+ZONE_COOKIE = "latermq_zone"  # set by static/times.js
 HTML = "text/html; charset=utf-8"
 MAX_FIELDS = 200  # of a form
 _COMPRESSED_FROM_BYTES = 1_000
@@ -86,6 +87,7 @@ class Console:
                     identity,
                     ApiCalls(self._api, identity),
                     self._clock.now_ms(),
+                    unquote(request.cookies.get(ZONE_COOKIE, "")),
                 )
                 found = await row.handler(visit)
             except LaterMQError as error:

@@ -41,7 +41,7 @@ def parse_moment_ms(text: str, zone: str, now_ms: int) -> int:
     try:
         moment = datetime.datetime.fromisoformat(text)
         if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=_zone(zone))
+            moment = moment.replace(tzinfo=zone_of(zone))
         time_ms = (moment - _EPOCH) // _MILLISECOND
     except (ValueError, OverflowError):
         raise InvalidParameter(f"{text!r} is not a time", hint=_HINT) from None
@@ -50,7 +50,8 @@ def parse_moment_ms(text: str, zone: str, now_ms: int) -> int:
     return time_ms
 
 
-def _zone(name: str) -> datetime.tzinfo:
+def zone_of(name: str) -> datetime.tzinfo:
+    """Return a time zone by its name, such as Europe/Berlin."""
     if name == "UTC":
         return datetime.UTC
     try:

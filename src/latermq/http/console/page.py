@@ -21,11 +21,12 @@ class Visit:
     identity: Identity
     api: ApiCalls  # the HTTP API, with the rights of the visitor
     now_ms: int
+    browser_zone: str = ""  # the chosen time zone, as the browser remembers it
 
     @property
     def zone(self) -> str:
-        """The time zone that the visitor has chosen, in which times in forms are meant."""
-        return self.form.get("zone", "") or self.query.get("zone", "") or "UTC"
+        """The time zone that the visitor has chosen, in which times in forms are meant and calendars are drawn."""
+        return self.form.get("zone", "") or self.query.get("zone", "") or self.browser_zone or "UTC"
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,22 @@
 """The pages of the console, in the order of the navigation. A page is one module here and one template."""
 
 from latermq.http.console.page import Page
-from latermq.http.console.pages import brokers, dead_letters, groups, messages, overview, pipeline, timers, topics
+from latermq.http.console.pages import (
+    brokers,
+    dead_letters,
+    future,
+    groups,
+    messages,
+    overview,
+    pipeline,
+    timers,
+    topics,
+)
 
 PAGES: tuple[Page, ...] = (
     overview.PAGE,
     timers.PAGE,
+    future.PAGE,
     topics.PAGE,
     messages.PAGE,
     groups.PAGE,

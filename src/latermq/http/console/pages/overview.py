@@ -1,20 +1,25 @@
 """The page Overview: what is coming, whether it is on time, and whether anything is stuck."""
 
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from latermq.errors import LaterMQError
+from latermq.http.alerts.alert import Alert
+from latermq.http.alerts.rules import DEAD_LETTERS, HEAVY_SECOND, WINDOW_OVERDUE
 from latermq.http.api.cluster import LiveState
 from latermq.http.api.density import EDGES_MS
 from latermq.http.console.density_chart import density_chart, far_by_bucket
 from latermq.http.console.page import Page, PageRow, View, Visit
 from latermq.http.console.pages.brokers import state_of
 from latermq.http.problems import problem_of
+from latermq.http.timer_request import parse_time_ms
+from latermq.message.names import DEAD_LETTER_PREFIX
 
 NEXT_TIMERS = 6
 LATE_FROM_MS = 1_000
 _LATENESS, _FORECAST = "/api/v1/lateness", "/api/v1/forecast"
 _STATE_AGE_S, _FAR_AGE_S = 2.0, 60.0
-_DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
+_DAY_MS, _HOUR_MS, _MINUTE_MS = 86_400_000, 3_600_000, 60_000
 _FAR_HOURS, _FAR_DAYS = 48, 3_650
 
 
@@ -116,7 +121,7 @@ def troubles_of(state: LiveState) -> list[Trouble]:
     if not state.brokers:
         return [Trouble("No broker is registered", "Start one with latermq broker", "/brokers", True)]
     found = [
-        Trouble(one.text, one.hint, "/pipeline" if "window" in one.rule else "/brokers", one.severity == "critical")
+        Trouble(one.text[:1].upper() + one.text[1:], one.hint, _path_of(one), one.severity == "critical")
         for one in state.alerts
     ]
     known = {one.subject.get("broker", "") for one in state.alerts}
@@ -125,6 +130,19 @@ def troubles_of(state: LiveState) -> list[Trouble]:
         if kind != "good" and broker.broker not in known:
             found.append(Trouble(f"{broker.broker}: {word}", broker.error, "/brokers", kind == "bad"))
     return found
+
+
+def _path_of(alert: Alert) -> str:
+    """Return the page that shows what an alert is about."""
+    subject = alert.subject
+    if alert.rule == DEAD_LETTERS:
+        return f"/dead-letters/{quote(subject['topic'].removeprefix(DEAD_LETTER_PREFIX), safe='')}"
+    if alert.rule == HEAVY_SECOND:
+        minute_ms = parse_time_ms(subject["minute"])
+        return f"/timers?from={minute_ms}&to={minute_ms + _MINUTE_MS}"
+    if alert.rule == WINDOW_OVERDUE:
+        return "/pipeline"
+    return f"/groups/{quote(subject['group'], safe='')}" if "group" in subject else "/brokers"
 
 
 PAGE = Page("Overview", [PageRow("GET", "/", show)])

@@ -21,6 +21,11 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => docu
 
 times.offer($("#zone"));
 times.show();
+// A first visit, or an address with another zone: parts that the server draws in a zone are drawn again.
+addEventListener("load", () => {
+  const drawn = $("[data-zone-of]");
+  if (drawn && drawn.dataset.zoneOf !== times.zone()) document.body.dispatchEvent(new CustomEvent("latermq:zone"));
+});
 document.body.addEventListener("htmx:afterSwap", event => times.show(event.detail.elt.parentNode || document));
 
 // The menu of small screens

@@ -3,6 +3,7 @@ const KEY = "latermq.zone";
 const own = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
 let chosen = stored();
 let format = formatter();
+tell();
 
 function stored() {
   try { return localStorage.getItem(KEY) || "browser"; } catch (blocked) { return "browser"; }
@@ -12,6 +13,9 @@ function formatter() {
   const options = {year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZone: zone()};
   try { return new Intl.DateTimeFormat("sv-SE", options); } catch (unknown) { chosen = "UTC"; return new Intl.DateTimeFormat("sv-SE", {...options, timeZone: "UTC"}); }
 }
+
+// Calendars are drawn by the server, which needs the zone with the first request of a page.
+function tell() { document.cookie = `latermq_zone=${encodeURIComponent(zone())}; path=/; max-age=31536000; samesite=strict`; }
 
 export function zone() { return chosen === "browser" ? own : chosen; }
 
@@ -36,6 +40,7 @@ export function offer(select) {
     chosen = select.value;
     try { localStorage.setItem(KEY, chosen); } catch (blocked) { /* it applies to this page only */ }
     format = formatter();
+    tell();
     show();
     document.body.dispatchEvent(new CustomEvent("latermq:zone"));
   });
