@@ -308,9 +308,8 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stalled_timeout: Duration = Duration.parse("60s")  # a peer that reads nothing for this long is disconnected
     stop_timeout: Duration = Duration.parse("5s")  # for requests in flight when the process stops
     rate: int = 1_000  # requests per second and client, an IPv6 /64 being one client; 0: no limit
-    max_rate_clients: int = (
-        10_000  # clients whose rate is known; above it the ones that asked least recently are forgotten
-    )
+    # Clients whose rate is known; above it the ones that asked least recently are forgotten.
+    max_rate_clients: int = 10_000
     max_connections: int = 1_000
     max_requests: int = 100  # requests in progress
     max_streams: int = 100  # open event streams
@@ -318,6 +317,10 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_held: Size = Size.parse("128MiB")  # bodies of all requests in progress
     max_batch: int = 10_000  # lines of one batch
     max_page: int = 1_000  # rows of one answer
+    jobs_folder: str = ""  # keeps jobs over restarts; empty: a temporary folder, and jobs end with the console
+    max_jobs: int = 100  # that are kept, including finished ones; above it the oldest finished job is forgotten
+    max_running_jobs: int = 4  # further ones wait
+    max_job: int = 1_000_000  # timers or messages of one job
 
 
 class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -720,14 +723,7 @@ def _check_http(http: HttpConfig) -> None:
     for name in ("session_timeout", "broker_timeout", "request_timeout", "header_timeout", "stalled_timeout"):
         if not getattr(http, name):
             raise ConfigError(f"http.{name} must be above 0")
-    for name in (
-        "max_rate_clients",
-        "max_connections",
-        "max_requests",
-        "max_streams",
-        "max_body",
-        "max_batch",
-        "max_page",
-    ):
+    limits = "max_rate_clients max_connections max_requests max_streams max_body max_batch max_page"
+    for name in f"{limits} max_jobs max_running_jobs max_job".split():
         if getattr(http, name) < 1:
             raise ConfigError(f"http.{name} must be at least 1")

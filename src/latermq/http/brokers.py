@@ -1,6 +1,7 @@
 """The connections of the console to name servers and brokers, shared by all requests."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from latermq.client import BrokerFailed, MessageQueue
@@ -13,12 +14,14 @@ from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import UNIQUE_KEY
 from latermq.message.record import Message, decode_records
 from latermq.model.pipeline_state import PipelineState
-from latermq.model.timers import PendingPage
+from latermq.model.timer_changes import ChangeOutcomes, TimerChanges
+from latermq.model.timers import Outcome, PendingPage
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.pipeline import decode_state
 from latermq.protocol.remoting.runtime import BrokerStats
-from latermq.protocol.remoting.timers import decode_page
+from latermq.protocol.remoting.timer_changes import decode_change_outcomes, encode_changes
+from latermq.protocol.remoting.timers import decode_outcomes, decode_page
 
 
 class TopicTraffic(NamedTuple):
@@ -74,6 +77,22 @@ class Brokers(SchedulingAdmin):
     async def pending_page(self, address: str, fields: dict[str, str]) -> PendingPage:
         """Return a page of the pending timers of one broker."""
         return decode_page((await self._call(address, Request.LIST_TIMERS, fields)).body)
+
+    async def change_timers(self, address: str, changes: TimerChanges) -> ChangeOutcomes:
+        """Cancel or move many timers at one broker. Repeated, the request has the same effect."""
+        reply = await self._call(address, Request.CHANGE_TIMERS, {}, encode_changes(changes))
+        return decode_change_outcomes(reply.body)
+
+    async def change_seen_timer(
+        self, address: str, topic: str, unique_key: str, timer_ids: Iterable[int], due_ms: int | None
+    ) -> Outcome:
+        """Move a timer at one broker, or cancel it without a due time, if the name has no other pending timers."""
+        fields = {"topic": topic, "uniqueKey": unique_key, "timerIds": ",".join(map(str, timer_ids))}
+        code = Request.CANCEL_TIMER
+        if due_ms is not None:
+            code, fields["dueMs"] = Request.MOVE_TIMER, str(due_ms)
+        [outcome] = decode_outcomes((await self._call(address, code, fields)).body)
+        return outcome
 
     async def pipeline_state(self, address: str) -> PipelineState:
         """Return what a broker reports on its far timers."""

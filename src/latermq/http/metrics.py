@@ -48,6 +48,9 @@ LIMITS = {
     "http.max_streams": "streams",
     "http.max_held": "held_bytes",
     "http.max_rate_clients": "rate_clients",
+    "http.max_jobs": "jobs",
+    "http.max_running_jobs": "jobs_running",
+    "http.max_job": "job_rows",
     "alerts.max_alerts": "alerts",
     "alerts.max_unsent": "alerts_unsent",
 }

@@ -19,6 +19,7 @@ from latermq.http.api.density import DensityApi
 from latermq.http.api.forecast import ForecastApi
 from latermq.http.api.groups import GroupApi
 from latermq.http.api.health import HealthApi
+from latermq.http.api.jobs import JobApi
 from latermq.http.api.lateness import LatenessApi
 from latermq.http.api.live import LiveApi
 from latermq.http.api.timer_batches import TimerBatchApi
@@ -33,6 +34,10 @@ from latermq.http.collector import Collector
 from latermq.http.console.console import Console
 from latermq.http.endpoint import Endpoint, routes_of
 from latermq.http.far_timers import FarTimers
+from latermq.http.jobs.resend_work import ResendWork
+from latermq.http.jobs.runner import JobRunner
+from latermq.http.jobs.timer_work import TimerWork
+from latermq.http.jobs.work import Work
 from latermq.http.listener import HttpListener
 from latermq.http.metrics import ConsoleMetrics
 from latermq.http.openapi import OpenApi
@@ -55,6 +60,12 @@ class ConsoleProcess:
         self._reader = PullConsumer(servers, group=READER_GROUP, request_timeout_s=timeout_s)
         self._producer = Producer(servers, group=PRODUCER_GROUP, send_timeout_s=timeout_s)
         self._far = FarTimers(self.brokers, config)
+        self._scheduler = TimerScheduler(self.brokers)
+        self._timers = TimerListApi(self.brokers, self._far, config.http)
+        timer_work = TimerWork(self.brokers, self._timers)
+        resend_work = ResendWork(self.brokers, self._reader, self._scheduler)
+        self._works: dict[str, Work] = {"cancel": timer_work, "move": timer_work, "resend": resend_work}
+        self.jobs = JobRunner(config.http, clock, self._works)
         density = DensityApi(self.brokers)
         self.alerts = AlertMonitor(config.alerts, clock, self.brokers.pipeline_state, lambda: self.address)
         self._cluster = ClusterApi(self.brokers, density, self.alerts)
@@ -93,6 +104,7 @@ class ConsoleProcess:
             "rate_clients": len(rates),
             "refused_by_rate": rates.refused,
             "duration_ms": round(self.app.access_log.duration_ms),
+            **self.jobs.statistics(),
             "alerts": len(self.alerts.engine),
             "alerts_suppressed": self.alerts.engine.suppressed,
             "alerts_unsent": self.alerts.webhooks.unsent,
@@ -108,6 +120,7 @@ class ConsoleProcess:
         if self._contexts is not None:
             self._contexts.watch(self._config.tls.reload_every / 1000)
         await self.listener.start()
+        await self.jobs.start()
         self.alerts.start()
         self.collector.watch()
 
@@ -116,6 +129,7 @@ class ConsoleProcess:
         await self.listener.stop()
         if self._contexts is not None:
             await self._contexts.close()
+        await self.jobs.close()
         await self.alerts.close()
         self._far.close()
         for client in (self._producer, self._reader, self.brokers):
@@ -124,14 +138,15 @@ class ConsoleProcess:
     def _endpoints(self, density: DensityApi, clock: Clock) -> list[Endpoint]:
         """The route table."""
         brokers, http = self.brokers, self._config.http
-        scheduler = TimerScheduler(brokers)
+        scheduler = self._scheduler
         rows = [
             *HealthApi(brokers).endpoints,
             *self.metrics.endpoints,
             *TimerApi(brokers, scheduler).endpoints,
             *TimerHistoryApi(brokers).endpoints,
             *TimerBatchApi(brokers, scheduler, http).endpoints,
-            *TimerListApi(brokers, self._far, http).endpoints,
+            *self._timers.endpoints,
+            *JobApi(self.jobs, self._works, http, clock).endpoints,
             *density.endpoints,
             *LatenessApi(brokers).endpoints,
             *ForecastApi(brokers, self._far, clock).endpoints,

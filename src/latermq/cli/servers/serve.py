@@ -180,8 +180,11 @@ def _console_command(inherited: list[str], config: "Config", ready: Mapping[str,
 
 
 def _console_settings(data: Path, config: "Config") -> list[str]:
-    """Where the console keeps its alerts. A console that runs alone has no data directory."""
-    return [] if config.alerts.state_file else [f"alerts.state_file={data.absolute() / 'alerts.json'}"]
+    """Where the console keeps its alerts and jobs. A console that runs alone has no data directory."""
+    settings = [] if config.alerts.state_file else [f"alerts.state_file={data.absolute() / 'alerts.json'}"]
+    if not config.http.jobs_folder:
+        settings.append(f"http.jobs_folder={data.absolute() / 'console-jobs'}")
+    return settings
 
 
 def _certificate_settings(data: Path, config: "Config") -> list[str]:

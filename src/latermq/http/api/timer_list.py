@@ -55,6 +55,23 @@ class _Cursor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     far: Place | None = None
 
 
+class _Listed(NamedTuple):
+    """A timer, the id that its broker knows it by, and where the list continues after it."""
+
+    timer: Timer
+    broker_id: int
+    position: str | Place
+
+
+class ListedPage(NamedTuple):
+    """A page of the list, with the brokers' ids of its timers."""
+
+    timers: list[Timer]
+    broker_ids: list[int]
+    next: str
+    far_missing: str
+
+
 class _FarSource:
     """The far timers of all brokers."""
 
@@ -66,7 +83,7 @@ class _FarSource:
         self._query = query
         self.first_position: Place | None = place
         self.position: Place | None = place
-        self.timers: list[tuple[Timer, Place]] = []
+        self.timers: list[_Listed] = []
         self.has_more = True
         self.missing = ""
 
@@ -85,7 +102,7 @@ class _FarSource:
         for row in page.rows:
             timer = timer_of(row.timer, row.broker)
             timer.is_far = True
-            self.timers.append((timer, row.place))
+            self.timers.append(_Listed(timer, row.timer.timer_id, row.place))
         self.position = page.next
         self.has_more = page.next is not None
 
@@ -113,7 +130,7 @@ class _Source:
         self._fields = fields
         self.name = name
         self.first_position = self.position = position
-        self.timers: list[tuple[Timer, str]] = []
+        self.timers: list[_Listed] = []
         self.has_more = True
 
     async def fill(self, limit: int) -> None:
@@ -121,7 +138,7 @@ class _Source:
         for _ in range(MAX_EMPTY_PAGES):
             fields = {**self._fields, "limit": str(limit - len(self.timers)), "cursor": self.position}
             page = await self._brokers.pending_page(self._address, fields)
-            self.timers += [(timer_of(timer, self.name), timer.position) for timer in page.timers]
+            self.timers += [_Listed(timer_of(one, self.name), one.timer_id, one.position) for one in page.timers]
             self.position = page.next
             self.has_more = bool(page.next)
             if not self.has_more or len(self.timers) >= limit:
@@ -152,7 +169,11 @@ class TimerListApi:
 
     async def _list(self, call: Call) -> Answer:
         query: TimerQuery = call.query
-        limit = page_limit(query.limit, self._max_page)
+        page = await self.page(query, page_limit(query.limit, self._max_page))
+        return Answer(TimerPage(page.timers, page.next, page.far_missing))
+
+    async def page(self, query: TimerQuery, limit: int) -> ListedPage:
+        """Return a page; `limit` of the query does not count."""
         if query.key and not query.topic:
             raise InvalidParameter("a search by key needs a topic", hint="Add the parameter topic")
         from_ms, until_ms = (parse_bound_ms(text) if text else 0 for text in (query.from_, query.to))
@@ -171,34 +192,38 @@ class TimerListApi:
         far = [_FarSource(self._far, holders, wanted, start.far)] if start.far is not None else []
         sources: list[_Source | _FarSource] = [*near, *far]
         await asyncio.gather(*(source.fill(limit) for source in sources))
-        timers, left = _merge(sources, limit)
+        listed, left = _merge(sources, limit)
         end = _Cursor(mark, {name: place for name, place in left.items() if isinstance(place, str)})
         end.far = next((place for place in left.values() if not isinstance(place, str)), None)
         missing = far[0].missing if far else ""
-        return Answer(TimerPage(timers, _encode_cursor(end) if left else "", missing))
+        timers, broker_ids = [one.timer for one in listed], [one.broker_id for one in listed]
+        return ListedPage(timers, broker_ids, _encode_cursor(end) if left else "", missing)
 
 
-def _merge(sources: Sequence[_Source | _FarSource], limit: int) -> tuple[list[Timer], dict[str, str | Place]]:
+def _merge(sources: Sequence[_Source | _FarSource], limit: int) -> tuple[list[_Listed], dict[str, str | Place]]:
     """Return the first timers of all sources, and where each source that has more continues.
 
     A broker that has not been read far enough to have a next timer ends the page: its next one may be due earlier.
     """
     taken = dict.fromkeys((source.name for source in sources), 0)
     heap = [
-        (source.timers[0][0].due_ms, source.timers[0][0].id, at) for at, source in enumerate(sources) if source.timers
+        (source.timers[0].timer.due_ms, source.timers[0].timer.id, at)
+        for at, source in enumerate(sources)
+        if source.timers
     ]
     heapq.heapify(heap)
     is_cut = any(not source.timers and source.has_more for source in sources)
-    merged: list[Timer] = []
+    merged: list[_Listed] = []
     while heap and len(merged) < limit and not is_cut:
         _, _, at = heapq.heappop(heap)
         source = sources[at]
-        timer = source.timers[taken[source.name]][0]
-        if not merged or merged[-1].id != timer.id:  # a far timer that a broker has just loaded is in both
-            merged.append(timer)
+        found = source.timers[taken[source.name]]
+        # A far timer that a broker has just loaded is in both.
+        if not merged or (merged[-1].timer.id, merged[-1].broker_id) != (found.timer.id, found.broker_id):
+            merged.append(found)
         taken[source.name] += 1
         if taken[source.name] < len(source.timers):
-            following = source.timers[taken[source.name]][0]
+            following = source.timers[taken[source.name]].timer
             heapq.heappush(heap, (following.due_ms, following.id, at))
         else:
             is_cut = source.has_more
@@ -209,7 +234,7 @@ def _merge(sources: Sequence[_Source | _FarSource], limit: int) -> tuple[list[Ti
             if source.has_more and source.position is not None:
                 left[source.name] = source.position
         elif count:
-            left[source.name] = source.timers[count - 1][1]
+            left[source.name] = source.timers[count - 1].position
         elif source.first_position is not None:
             left[source.name] = source.first_position
     return merged, left

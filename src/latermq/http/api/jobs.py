@@ -1,0 +1,110 @@
+"""Jobs over HTTP: begun, previewed, watched and aborted."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+import msgspec
+
+from latermq.clock import Clock
+from latermq.config import HttpConfig
+from latermq.errors import InvalidParameter
+from latermq.http.api.timers import IDEMPOTENCY_KEY, idempotency_key
+from latermq.http.api.topics import Limit
+from latermq.http.endpoint import Answer, Call, Endpoint
+from latermq.http.jobs.job import Impossible, Job, JobPreview, NewJob, order_of
+from latermq.http.jobs.runner import JobRunner
+from latermq.http.jobs.work import Work
+from latermq.http.paging import page_limit
+
+
+class JobList(msgspec.Struct):
+    """All jobs that the console keeps, the newest first. `is_durable` says whether they outlive the console."""
+
+    jobs: list[Job]
+    is_durable: bool
+
+
+class ImpossibleQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A page of what was not possible."""
+
+    limit: Limit = None
+    cursor: Annotated[str, msgspec.Meta(max_length=20)] = ""
+
+
+class ImpossiblePage(msgspec.Struct):
+    """What a job could not change. `next` is the cursor of the next page, empty on the last."""
+
+    impossible: list[Impossible]
+    next: str = ""
+
+
+class JobApi:
+    """The requests on jobs."""
+
+    def __init__(self, runner: JobRunner, works: dict[str, Work], config: HttpConfig, clock: Clock) -> None:
+        self._runner = runner
+        self._works = works
+        self._max_page = config.max_page
+        self._clock = clock
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        path, ok, subject = "/api/v1/jobs", HTTPStatus.OK, "jobs"
+        one = path + "/{id}"
+        return [
+            Endpoint(
+                "POST",
+                path,
+                self._create,
+                "Cancel or move timers, or send dead letters again, by filter",
+                {HTTPStatus.ACCEPTED: Job, ok: JobPreview},
+                subject,
+                body=NewJob,
+                headers=(IDEMPOTENCY_KEY,),
+                meaning="Answered with 200 and a preview if `dry_run` is true, and otherwise with 202 and the job.",
+            ),
+            Endpoint("GET", path, self._list, "List jobs", {ok: JobList}, subject),
+            Endpoint("GET", one, self._show, "Show a job", {ok: Job}, subject),
+            Endpoint("POST", one + "/abort", self._abort, "Abort a job", {ok: Job}, subject),
+            Endpoint("DELETE", one, self._forget, "Forget a finished job", {HTTPStatus.NO_CONTENT: None}, subject),
+            Endpoint(
+                "GET",
+                one + "/impossible",
+                self._impossible,
+                "List what a job could not change",
+                {ok: ImpossiblePage},
+                subject,
+                query=ImpossibleQuery,
+            ),
+        ]
+
+    async def _create(self, call: Call) -> Answer:
+        new: NewJob = call.body
+        key = idempotency_key(call)
+        order = order_of(new, self._clock.now_ms())
+        if new.dry_run:
+            return Answer(await self._works[order.action].preview(order))
+        job, is_known = await self._runner.create(order, key, msgspec.json.encode(new))
+        headers = {"Location": f"/api/v1/jobs/{job.id}"} | ({"Idempotency-Replayed": "true"} if is_known else {})
+        return Answer(job, HTTPStatus.ACCEPTED, headers)
+
+    async def _list(self, call: Call) -> Answer:
+        return Answer(JobList(await self._runner.jobs(), self._runner.is_durable))
+
+    async def _show(self, call: Call) -> Answer:
+        return Answer(await self._runner.find(call.path["id"]))
+
+    async def _abort(self, call: Call) -> Answer:
+        return Answer(await self._runner.abort(call.path["id"]))
+
+    async def _forget(self, call: Call) -> Answer:
+        await self._runner.forget(call.path["id"])
+        return Answer(status=HTTPStatus.NO_CONTENT)
+
+    async def _impossible(self, call: Call) -> Answer:
+        query: ImpossibleQuery = call.query
+        if query.cursor and not (query.cursor.isascii() and query.cursor.isdigit()):
+            raise InvalidParameter(f"{query.cursor!r} is not a cursor", hint="Use `next` of the previous page")
+        limit = page_limit(query.limit, self._max_page)
+        rows, after = await self._runner.impossible(call.path["id"], int(query.cursor or 0), limit)
+        return Answer(ImpossiblePage(rows, str(after) if after >= 0 else ""))
