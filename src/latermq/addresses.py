@@ -1,4 +1,4 @@
-"""Network addresses: which are only of this machine, its own, and which count as one client."""
+"""Network addresses: only of this machine, its own, to connect to, and which count as one client."""
 
 import ipaddress
 import socket
@@ -26,6 +26,14 @@ def own_address() -> str:
         except OSError:
             return "127.0.0.1"
         return address
+
+
+def connectable(address: str) -> str:
+    """Return an address to connect to, `host:port`. A wildcard address becomes the loopback address."""
+    host, _, port = address.rpartition(":")
+    if host in ("0.0.0.0", "::", "[::]", ""):
+        return f"127.0.0.1:{port}"
+    return address
 
 
 def network_of(ip: str) -> str:

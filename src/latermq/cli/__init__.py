@@ -13,6 +13,7 @@ from latermq.cli.doctor import doctor
 from latermq.cli.output import print_error
 from latermq.cli.pipeline import pipeline
 from latermq.cli.servers import broker, console, namesrv, proxy, serve
+from latermq.cli.status import status, top
 from latermq.errors import ConfigError, LaterMQError, TopicNotFound
 
 # Plain help: rendering it with rich takes 0.4 s, four times as long as everything else.
@@ -58,6 +59,8 @@ app.add_typer(dlq.app, name="dlq")
 app.add_typer(bench.app, name="bench")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(config.app, name="config")
+app.command("status")(status.status)
+app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ import structlog
 
 from latermq.retry import Backoff
 from latermq.server.processes import describe_exit
+from latermq.server.serve_record import READY as PART_READY
+from latermq.server.serve_record import RESTARTING, STARTING, PartRecord
 
 READY = "latermq ready: "  # a part prints this with its name and address once it accepts connections
 
@@ -48,9 +51,17 @@ class PartFailed(Exception):
 class Supervisor:
     """Runs all parts, from the first start to the last stop."""
 
-    def __init__(self, parts: Sequence[Part], on_ready: Callable[[Addresses], None]) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        on_ready: Callable[[Addresses], None],
+        on_change: Callable[[Sequence[PartRecord]], None] = lambda records: None,
+    ) -> None:
+        """`on_change` receives the records of all parts whenever one starts, is ready, or ends."""
         self._parts = parts
         self._on_ready = on_ready
+        self._on_change = on_change
+        self._records = {part.name: PartRecord(part.name, is_optional=part.is_optional) for part in parts}
         self._addresses: dict[str, str] = {}
         self._processes: dict[str, Process] = {}
         self._stop = asyncio.Event()
@@ -100,6 +111,7 @@ class Supervisor:
                     self._addresses[part.name] = line.split()[-1]
                     self._log.info(f"{part.name} is ready", address=self._addresses[part.name], pid=process.pid)
                     ready.set()
+                    self._record(part, PART_READY, pid=process.pid)
             code = await process.wait()
             del self._processes[part.name]
             if not ready.is_set() and not part.is_optional:
@@ -108,7 +120,16 @@ class Supervisor:
                 backoff.reset()
             pause_s = backoff.next_pause()
             self._log.warning(f"{part.name} exited and is being restarted", reason=describe_exit(code), pause_s=pause_s)
+            self._records[part.name].restarts += 1
+            self._record(part, RESTARTING, reason=describe_exit(code))
             await asyncio.sleep(pause_s)
+
+    def _record(self, part: Part, state: str, *, pid: int = 0, reason: str | None = None) -> None:
+        record = self._records[part.name]
+        record.state, record.pid, record.since_ms = state, pid, time.time_ns() // 1_000_000
+        record.address = self._addresses.get(part.name, "")
+        record.reason = record.reason if reason is None else reason
+        self._on_change(list(self._records.values()))
 
     async def _start(self, part: Part) -> Process:
         process = await asyncio.create_subprocess_exec(
@@ -120,6 +141,7 @@ class Supervisor:
             process_group=0,
         )
         self._processes[part.name] = process
+        self._record(part, STARTING, pid=process.pid)
         return process
 
     def _on_signal(self, number: signal.Signals) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from latermq.addresses import connectable
 from latermq.cli.options import (
     ConfigFile,
     Data,
@@ -28,6 +29,7 @@ from latermq.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from latermq.config import Config
+    from latermq.server.serve_record import PartRecord, ServeLock
 
 NAME_SERVER = "name server"
 BROKER = "broker"
@@ -84,7 +86,11 @@ def serve(
     settings.append(f"pipeline.enabled={str(pipeline.enabled).lower()}")
     keep_private(effective)  # also covers the driver, whose timeline may be in the data directory
     require_writable(data)
-    _wait_for_predecessor(effective, data, with_proxy=not no_grpc, with_http=not no_http)
+
+    from latermq.server.serve_record import ServeLock
+
+    lock = ServeLock(data)
+    _wait_for_predecessor(effective, data, lock, with_proxy=not no_grpc, with_http=not no_http)
 
     import asyncio
 
@@ -114,10 +120,33 @@ def serve(
             Part(PIPELINE, _pipeline_command(inherited, effective), is_optional=True, environment=driver_environment)
         )
 
-    async def supervise() -> int:
-        return await Supervisor(parts, lambda addresses: _announce(addresses, pipeline)).run()
+    record_parts = _record_keeper(lock)
 
-    raise typer.Exit(asyncio.run(supervise()))
+    async def supervise() -> int:
+        return await Supervisor(parts, lambda addresses: _announce(addresses, pipeline), record_parts).run()
+
+    try:
+        raise typer.Exit(asyncio.run(supervise()))
+    finally:
+        lock.release()
+
+
+def _record_keeper(lock: "ServeLock") -> "Callable[[Sequence[PartRecord]], None]":
+    """Return a function that writes the state of the parts for `latermq status`."""
+    import structlog
+
+    from latermq import __version__
+    from latermq.server.serve_record import ServeRecord
+
+    log = structlog.get_logger()
+    started_ms = time.time_ns() // 1_000_000
+
+    def keep(parts: "Sequence[PartRecord]") -> None:
+        problem = lock.write(ServeRecord(os.getpid(), __version__, started_ms, list(parts)))
+        if problem:
+            log.warning("cannot record the state of the parts, so `latermq status` shows an old one", reason=problem)
+
+    return keep
 
 
 class _Pipeline(NamedTuple):
@@ -163,19 +192,19 @@ def _name_server_command(data: Path, inherited: list[str], ready: Mapping[str, s
 
 def _broker_command(data: Path, inherited: list[str], config: "Config", ready: Mapping[str, str]) -> list[str]:
     command = [sys.executable, "-m", "latermq", "broker", "--data", str(data), *inherited]
-    namesrv = config.server.namesrv or _connectable(ready[NAME_SERVER])
+    namesrv = config.server.namesrv or connectable(ready[NAME_SERVER])
     return [*command, "--namesrv", namesrv, *_port_option(ready.get(BROKER))]
 
 
 def _proxy_command(data: Path, inherited: list[str], config: "Config", ready: Mapping[str, str]) -> list[str]:
     command = [sys.executable, "-m", "latermq", "proxy", "--data", str(data), *inherited]
-    namesrv = config.proxy.namesrv or config.server.namesrv or _connectable(ready[NAME_SERVER])
+    namesrv = config.proxy.namesrv or config.server.namesrv or connectable(ready[NAME_SERVER])
     return [*command, "--namesrv", namesrv, *_port_option(ready.get(PROXY))]
 
 
 def _console_command(inherited: list[str], config: "Config", ready: Mapping[str, str]) -> list[str]:
     command = [sys.executable, "-m", "latermq", "console", *inherited]
-    namesrv = config.http.namesrv or config.server.namesrv or _connectable(ready[NAME_SERVER])
+    namesrv = config.http.namesrv or config.server.namesrv or connectable(ready[NAME_SERVER])
     return [*command, "--namesrv", namesrv, *_port_option(ready.get(CONSOLE))]
 
 
@@ -212,7 +241,7 @@ def _pipeline_settings(data: Path, config: "Config") -> list[str]:
 
 def _pipeline_command(inherited: list[str], config: "Config") -> Callable[[Mapping[str, str]], Sequence[str]]:
     command = [sys.executable, "-m", "latermq", "pipeline", "run", "--nice", str(PIPELINE_NICE), *inherited]
-    return lambda ready: [*command, "--namesrv", config.server.namesrv or _connectable(ready[NAME_SERVER])]
+    return lambda ready: [*command, "--namesrv", config.server.namesrv or connectable(ready[NAME_SERVER])]
 
 
 def _port_option(address: str | None) -> list[str]:
@@ -222,16 +251,15 @@ def _port_option(address: str | None) -> list[str]:
     return ["--port", address.rpartition(":")[2]]
 
 
-def _connectable(address: str) -> str:
-    """An address to connect to. A wildcard address is replaced by the loopback address."""
-    host, _, port = address.rpartition(":")
-    if host in ("0.0.0.0", "::", "[::]", ""):
-        return f"127.0.0.1:{port}"
-    return address
+def _wait_for_predecessor(
+    config: "Config", data: Path, lock: "ServeLock", *, with_proxy: bool, with_http: bool
+) -> None:
+    """Wait until a server that was just killed has released its ports and its locks. Raise if one stays in use.
 
+    Afterwards this process holds the lock of the data directory.
+    """
+    from latermq.server.serve_record import holder_of
 
-def _wait_for_predecessor(config: "Config", data: Path, *, with_proxy: bool, with_http: bool) -> None:
-    """Wait until a server that was just killed has released its ports and its lock. Raise if a port stays in use."""
     host = config.server.host
     ports = {"--namesrv-port": (host, config.server.namesrv_port), "--port": (host, config.server.port)}
     if with_proxy:
@@ -241,11 +269,17 @@ def _wait_for_predecessor(config: "Config", data: Path, *, with_proxy: bool, wit
     deadline_s = time.monotonic() + _PREDECESSOR_TIMEOUT_S
     while True:
         busy = [option for option, address in ports.items() if not _is_free(*address)]
-        if not busy and _is_unlocked(data):
+        has_data = lock.acquire() and _is_unlocked(data)
+        if not busy and has_data:
             return
         if time.monotonic() > deadline_s:
             break
         time.sleep(_POLL_S)
+    if not has_data:
+        raise ConfigError(
+            f"the data directory {data} is in use by {holder_of(data)}",
+            hint="Stop it, or choose another directory with --data",
+        )
     for option in busy:
         host, port = ports[option]
         raise ConfigError(

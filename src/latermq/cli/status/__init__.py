@@ -1,0 +1,1 @@
+"""Commands that show whether a server is well: once, and live."""
