@@ -321,6 +321,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_jobs: int = 100  # that are kept, including finished ones; above it the oldest finished job is forgotten
     max_running_jobs: int = 4  # further ones wait
     max_job: int = 1_000_000  # timers or messages of one job
+    delivery_rate: int = 500_000  # timers per second that one broker delivers at most, for predictions
 
 
 class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -724,6 +725,6 @@ def _check_http(http: HttpConfig) -> None:
         if not getattr(http, name):
             raise ConfigError(f"http.{name} must be above 0")
     limits = "max_rate_clients max_connections max_requests max_streams max_body max_batch max_page"
-    for name in f"{limits} max_jobs max_running_jobs max_job".split():
+    for name in f"{limits} max_jobs max_running_jobs max_job delivery_rate".split():
         if getattr(http, name) < 1:
             raise ConfigError(f"http.{name} must be at least 1")

@@ -28,6 +28,7 @@ from latermq.http.api.timer_list import TimerListApi
 from latermq.http.api.timers import TimerApi
 from latermq.http.api.topic_messages import TopicMessageApi
 from latermq.http.api.topics import TopicApi
+from latermq.http.api.what_if import WhatIfApi
 from latermq.http.app import ConsoleApp
 from latermq.http.brokers import name_servers_of, open_brokers
 from latermq.http.collector import Collector
@@ -139,6 +140,7 @@ class ConsoleProcess:
         """The route table."""
         brokers, http = self.brokers, self._config.http
         scheduler = self._scheduler
+        forecast, lateness = ForecastApi(brokers, self._far, clock), LatenessApi(brokers)
         rows = [
             *HealthApi(brokers).endpoints,
             *self.metrics.endpoints,
@@ -148,8 +150,9 @@ class ConsoleProcess:
             *self._timers.endpoints,
             *JobApi(self.jobs, self._works, http, clock).endpoints,
             *density.endpoints,
-            *LatenessApi(brokers).endpoints,
-            *ForecastApi(brokers, self._far, clock).endpoints,
+            *lateness.endpoints,
+            *forecast.endpoints,
+            *WhatIfApi(brokers, forecast, lateness, http).endpoints,
             *TopicApi(brokers, http).endpoints,
             *TopicMessageApi(brokers, self._reader, self._producer, http).endpoints,
             *GroupApi(brokers).endpoints,

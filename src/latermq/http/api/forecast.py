@@ -72,7 +72,7 @@ class ForecastApi:
     def __init__(self, brokers: Brokers, far: FarTimers, clock: Clock) -> None:
         self._brokers = brokers
         self._far = far
-        self._near = NearForecast(brokers)
+        self.near = NearForecast(brokers)
         self._recent = RecentResults(clock, FAR_AGE_S)
 
     @property
@@ -84,7 +84,7 @@ class ForecastApi:
     async def _answer(self, call: Call) -> Answer:
         query: ForecastQuery = call.query
         span_ms = _SPAN_MS[query.per]
-        density, pending = await self._near.ask()
+        density, pending = await self.near.ask()
         now_ms = density.start_ms
         from_ms = parse_bound_ms(query.from_) if query.from_ else now_ms // span_ms * span_ms
         to_ms = parse_bound_ms(query.to) if query.to else from_ms + _DEFAULT_SPANS[query.per] * span_ms
@@ -138,7 +138,7 @@ class ForecastApi:
 
         key = ("busiest", minute_ms, until_ms // 60_000, *holders.items())
         (far, _), near = await asyncio.gather(
-            self._recently(key, ask, []), self._near.busiest_seconds(from_ms, until_ms, limit)
+            self._recently(key, ask, []), self.near.busiest_seconds(from_ms, until_ms, limit)
         )
         timers: dict[int, list[int]] = {}
         for kind, seconds in enumerate((near, far)):

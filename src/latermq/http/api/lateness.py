@@ -63,10 +63,14 @@ class LatenessApi:
         return [Endpoint("GET", path, self._answer, "Show how late deliveries were", answers, "timers")]
 
     async def _answer(self, call: Call) -> Answer:
+        return Answer(await self.report())
+
+    async def report(self) -> LatenessReport:
+        """Ask all brokers."""
         masters = await self._brokers.masters()
         infos = await asyncio.gather(*map(self._minutes, masters.values()))
         silent = [name for name, info in zip(masters, infos, strict=True) if info is None]
-        return Answer(lateness_report([info for info in infos if info is not None], silent))
+        return lateness_report([info for info in infos if info is not None], silent)
 
     async def _minutes(self, address: str) -> _Minutes | None:
         try:

@@ -1,0 +1,1 @@
+"""What would happen if many timers were added: a queueing model of deliveries and of consumers."""
