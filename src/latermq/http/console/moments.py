@@ -50,6 +50,15 @@ def parse_moment_ms(text: str, zone: str, now_ms: int) -> int:
     return time_ms
 
 
+def due_of(text: str, zone: str, now_ms: int) -> dict[str, str]:
+    """Return a due time as the API has it: a delay counts from when the broker gets it."""
+    if not text.strip():
+        raise InvalidParameter("the time is missing", hint="Write 15m, or 2027-01-31 09:00")
+    if parse_delay_ms(text) is not None and not text.strip().isdigit():
+        return {"delay": text.strip().removeprefix("+")}
+    return {"due": time_text(parse_moment_ms(text, zone, now_ms))}
+
+
 def zone_of(name: str) -> datetime.tzinfo:
     """Return a time zone by its name, such as Europe/Berlin."""
     if name == "UTC":

@@ -6,6 +6,7 @@ from latermq.http.console.pages import (
     dead_letters,
     future,
     groups,
+    jobs,
     messages,
     overview,
     pipeline,
@@ -21,6 +22,7 @@ PAGES: tuple[Page, ...] = (
     messages.PAGE,
     groups.PAGE,
     dead_letters.PAGE,
+    jobs.PAGE,
     pipeline.PAGE,
     brokers.PAGE,
 )

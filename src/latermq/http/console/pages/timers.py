@@ -8,10 +8,9 @@ from latermq.errors import InvalidParameter, LaterMQError, TopicNotFound
 from latermq.http.api.timer_list import TimerPage
 from latermq.http.console.calls_as_code import calls_of
 from latermq.http.console.form_message import FIELDS, message_of
-from latermq.http.console.moments import parse_delay_ms, parse_moment_ms
+from latermq.http.console.moments import due_of, parse_moment_ms
 from latermq.http.console.page import Page, PageRow, Redirect, View, Visit
 from latermq.http.problems import problem_of, status_of
-from latermq.http.timer_request import time_text
 from latermq.message.timer_ids import parse_timer_id
 
 ROWS = 50
@@ -34,6 +33,7 @@ async def show_list(visit: Visit) -> View:
         "found": None,
         "is_unknown": False,
         "next": "",
+        "job_query": "",
         "now_ms": visit.now_ms,
         "topics": await _topics(visit),
         "cursor": visit.query.get("cursor", ""),
@@ -51,10 +51,10 @@ async def show_list(visit: Visit) -> View:
     except LaterMQError as error:
         shown["problem"] = problem_of(error)
         return View("timers.html", shown, status=HTTPStatus(status_of(error)))
+    given = {name: value for name, value in wanted.items() if value}
+    shown["job_query"] = urlencode(given | {"zone": visit.zone})
     if found.next:
-        shown["next"] = "/timers?" + urlencode(
-            {name: value for name, value in wanted.items() if value} | {"zone": visit.zone, "cursor": found.next}
-        )
+        shown["next"] = "/timers?" + urlencode(given | {"zone": visit.zone, "cursor": found.next})
     return View("timers.html", shown)
 
 
@@ -111,7 +111,7 @@ async def move(visit: Visit) -> View | Redirect:
     """Give a timer another due time."""
     when = visit.form.get("when", "")
     try:
-        body = _due(when, visit)
+        body = due_of(when, visit.zone, visit.now_ms)
     except InvalidParameter as error:
         return await _timer_view(visit, error, when)
     return await _change(visit, "PATCH", "/api/v1/timers/{id}", body, "moved")
@@ -125,15 +125,6 @@ async def _change(visit: Visit, method: str, path: str, body: Any, done: str) ->
     except LaterMQError as error:
         return await _timer_view(visit, error, visit.form.get("when", ""))
     return Redirect(f"/timers/{visit.path['id']}", done)
-
-
-def _due(when: str, visit: Visit) -> dict[str, Any]:
-    """Return a due time as the API has it: delays count from when the broker gets them."""
-    if not when.strip():
-        raise InvalidParameter("the time is missing", hint="Write 15m, or 2027-01-31 09:00")
-    if parse_delay_ms(when) is not None and not when.strip().isdigit():
-        return {"delay": when.strip().removeprefix("+")}
-    return {"due": time_text(parse_moment_ms(when, visit.zone, visit.now_ms))}
 
 
 # A new one
@@ -177,7 +168,7 @@ async def _new_view(visit: Visit, fields: dict[str, str], error: LaterMQError | 
 
 def _new_timer(fields: dict[str, str], visit: Visit) -> dict[str, Any]:
     """Return the form as a request of the API."""
-    return message_of(fields) | _due(fields["when"], visit)
+    return message_of(fields) | due_of(fields["when"], visit.zone, visit.now_ms)
 
 
 async def find(visit: Visit) -> Redirect:

@@ -19,7 +19,7 @@ export function draw(box, times, series, unit = "", height = 200) {
   const plot = new uPlot({
     width: box.clientWidth, height,
     cursor: {drag: {x: false, y: false}, points: {size: 6}},
-    legend: {live: true},
+    legend: {live: true, markers: {fill: (u, at) => u.series[at].stroke(u, at)}},
     scales: {x: {time: false}, y: {range: (u, low, high) => [0, Math.max(high * 1.1, 1)]}},
     axes: [
       {...axis, values: (u, splits) => splits.map(at => timeText(at).slice(11, 16)), space: 64},
