@@ -1,7 +1,9 @@
 """The `latermq` command. Each subcommand has its own module; this one registers them and reports their errors."""
 
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,8 +40,21 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="Connect to name servers and brokers with TLS.")] = False,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option("--tls-ca", metavar="FILE", help="Trusted authority of servers; implies --tls."),
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate to present.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Key of this certificate.")] = None,
 ) -> None:
-    pass
+    files = {"ca": tls_ca, "cert": tls_cert, "key": tls_key}
+    given = {key: str(file) for key, file in files.items() if file is not None}
+    if tls or given:
+        from latermq.config import as_environment
+
+        # The clients of this process, and of those that it starts, read them there.
+        os.environ.update(as_environment(["tls.connect=on", *(f"tls.{key}={file}" for key, file in given.items())]))
 
 
 app.command("serve")(serve.serve)

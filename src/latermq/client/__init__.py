@@ -23,12 +23,14 @@ from latermq.message.compression import UnreadableBody
 from latermq.message.record import Message
 from latermq.model.timers import Density, Outcome, PendingTimer, Verdict
 from latermq.protocol.remoting.queues import MessageQueue
+from latermq.tls.client import ClientTls
 
 __all__ = [
     "Admin",
     "App",
     "BrokerFailed",
     "ClientClosed",
+    "ClientTls",
     "ConnectionLost",
     "Density",
     "Message",

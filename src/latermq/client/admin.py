@@ -29,6 +29,7 @@ from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.queues import MessageQueue
 from latermq.protocol.remoting.routes import KVTable, TopicRoute
 from latermq.protocol.remoting.topics import TopicList, TopicOffset
+from latermq.tls.client import ClientTls
 
 FIRST, LAST = "first", "last"
 MAX_TIME_MS = 0x7FFFFFFFFFFFFFFF
@@ -44,11 +45,14 @@ class Admin(TimerAdmin):
         instance: str = "",
         request_timeout_s: float = 5.0,
         encoding: str = "json",
+        tls: ClientTls | bool | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         """`max_body_bytes` limits the decompressed size of all compressed bodies in one response."""
         self._max_body_bytes = max_body_bytes
-        self._session = Session(namesrv, instance=instance, encoding=encoding, request_timeout_s=request_timeout_s)
+        self._session = Session(
+            namesrv, instance=instance, encoding=encoding, tls=tls, request_timeout_s=request_timeout_s
+        )
 
     # Brokers
 

@@ -22,6 +22,7 @@ from latermq.protocol.remoting.pipeline import decode_state
 from latermq.protocol.remoting.runtime import BrokerStats
 from latermq.protocol.remoting.timer_changes import decode_change_outcomes, encode_changes
 from latermq.protocol.remoting.timers import decode_outcomes, decode_page
+from latermq.tls.client import own_tls
 
 
 class TopicTraffic(NamedTuple):
@@ -131,4 +132,6 @@ def name_servers_of(config: Config) -> str:
 
 def open_brokers(config: Config) -> Brokers:
     """Return the connections, to be started."""
-    return Brokers(name_servers_of(config), request_timeout_s=config.http.broker_timeout / 1000)
+    return Brokers(
+        name_servers_of(config), request_timeout_s=config.http.broker_timeout / 1000, tls=own_tls(config.tls) or False
+    )

@@ -44,6 +44,7 @@ from latermq.http.metrics import ConsoleMetrics
 from latermq.http.openapi import OpenApi
 from latermq.http.security.sessions import Sessions
 from latermq.http.security.token import SharedToken
+from latermq.tls.client import own_tls
 from latermq.tls.front import TlsFront
 from latermq.tls.reloading import ReloadedContext
 from latermq.tls.server_certificates import configured_certificate, open_web_context
@@ -58,8 +59,9 @@ class ConsoleProcess:
         self._config = config
         self.brokers = open_brokers(config)
         servers, timeout_s = name_servers_of(config), config.http.broker_timeout / 1000
-        self._reader = PullConsumer(servers, group=READER_GROUP, request_timeout_s=timeout_s)
-        self._producer = Producer(servers, group=PRODUCER_GROUP, send_timeout_s=timeout_s)
+        tls = own_tls(config.tls) or False
+        self._reader = PullConsumer(servers, group=READER_GROUP, request_timeout_s=timeout_s, tls=tls)
+        self._producer = Producer(servers, group=PRODUCER_GROUP, send_timeout_s=timeout_s, tls=tls)
         self._far = FarTimers(self.brokers, config)
         self._scheduler = TimerScheduler(self.brokers)
         self._timers = TimerListApi(self.brokers, self._far, config.http)

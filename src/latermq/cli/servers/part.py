@@ -1,6 +1,7 @@
 """Runs one server process: its start, its ready line, and startup errors with hints."""
 
 import errno
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,12 @@ def run_part(name: str, config: "Config", parent_pid: int | None, run: Callable[
     from latermq.server.private_files import keep_private
     from latermq.server.processes import die_with_parent
     from latermq.server.supervisor import READY
+    from latermq.tls.client import as_variables
 
     if parent_pid is not None:
         die_with_parent(parent_pid)
     keep_private(config)
+    os.environ.update(as_variables(config.tls))  # for the processes that this one starts
     set_up_logs(config.log, name)
     was_ready = False
 

@@ -10,6 +10,7 @@ from latermq.client.session.session import Client, Session
 from latermq.message.compression import MAX_BODY_BYTES
 from latermq.message.names import check_group
 from latermq.protocol.remoting.queues import MessageQueue
+from latermq.tls.client import ClientTls
 
 
 class PullConsumer(Client):
@@ -23,13 +24,16 @@ class PullConsumer(Client):
         instance: str = "",
         request_timeout_s: float = 3.0,
         encoding: str = "json",
+        tls: ClientTls | bool | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         """`max_body_bytes` limits the decompressed size of all compressed bodies in one pull."""
         check_group(group)
         self._max_body_bytes = max_body_bytes
         self._group = group
-        self._session = Session(namesrv, instance=instance, encoding=encoding, request_timeout_s=request_timeout_s)
+        self._session = Session(
+            namesrv, instance=instance, encoding=encoding, tls=tls, request_timeout_s=request_timeout_s
+        )
         self._offsets = BrokerOffsets(self._session, group)
 
     async def queues(self, topic: str) -> list[MessageQueue]:

@@ -17,6 +17,7 @@ from latermq.message.names import check_topic, retry_topic
 from latermq.protocol.remoting.clients import ConsumerData, HeartbeatData, SubscriptionData
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.json_body import encode_body
+from latermq.tls.client import ClientTls
 
 _CONSUME_FROM = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
 
@@ -60,6 +61,7 @@ class PushConsumer(Client):
         offsets_folder: Path = DEFAULT_FOLDER,
         instance: str = "",
         encoding: str = "json",
+        tls: ClientTls | bool | None = None,
     ) -> None:
         self._settings = ConsumerSettings(
             group=group,
@@ -79,7 +81,7 @@ class PushConsumer(Client):
             shutdown_wait_s=shutdown_wait_s,
             offsets_folder=offsets_folder,
         )
-        self._session = Session(namesrv, instance=instance, encoding=encoding)
+        self._session = Session(namesrv, instance=instance, encoding=encoding, tls=tls)
         self._session.heartbeat = self._heartbeat
         runner = OrderlyRunner if orderly else ConcurrentRunner
         self._runner: HandlerRunner = runner(self._session, self._settings, handler)

@@ -25,6 +25,7 @@ from latermq.message.recall_handle import decode_recall_handle
 from latermq.protocol.remoting.clients import HeartbeatData, ProducerData
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.queues import MessageQueue
+from latermq.tls.client import ClientTls
 
 MAX_IN_FLIGHT = 10_000
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
@@ -56,9 +57,10 @@ class Producer(Client):
         max_in_flight: int = MAX_IN_FLIGHT,
         max_in_flight_bytes: int = 64 * 1024 * 1024,
         encoding: str = "json",
+        tls: ClientTls | bool | None = None,
     ) -> None:
         check_group(group)
-        self._session = Session(namesrv, instance=instance, encoding=encoding)
+        self._session = Session(namesrv, instance=instance, encoding=encoding, tls=tls)
         self._session.heartbeat = lambda: HeartbeatData(
             clientID=self.client_id, producerDataSet=[ProducerData(groupName=group)]
         )

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import ssl
 from collections.abc import Callable, Container, Mapping
 from typing import cast
 
@@ -24,6 +25,8 @@ from latermq.protocol.remoting.frames import (
     encode_frame,
 )
 from latermq.retry import Backoff
+from latermq.tls.client import ClientTls
+from latermq.tls.contexts import reason_of
 
 _log = logging.getLogger("latermq.client")
 
@@ -37,6 +40,7 @@ SILENCE_LIMIT_S = 10.0
 WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
+PLAINTEXT_HINT = "If the server requires TLS, use it: --tls, or LATERMQ_TLS_CONNECT=on"
 ENCODINGS = {"json": JSON, "rocketmq": BINARY}
 
 
@@ -54,6 +58,8 @@ class Connection(asyncio.Protocol):
         self._outgoing: list[bytes] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._last_received_s = self._loop.time()
+        self._has_received = False
+        self._is_encrypted = False
         self._congested: asyncio.Future[None] | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
@@ -100,10 +106,12 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._is_encrypted = transport.get_extra_info("sslcontext") is not None
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
         self._last_received_s = self._loop.time()
+        self._has_received = True
         pending = self._pending
         for command in self._reader.feed(data):
             if command.flag & 1:
@@ -136,8 +144,10 @@ class Connection(asyncio.Protocol):
         # Called before the callbacks, so that an immediate retry does not choose this connection again.
         self._on_lost(self)
         reason = self._reader.broken or error or "the server closed it"
+        # A server that requires TLS answers plaintext with a close.
+        hint = "" if self._has_received or self._is_encrypted else PLAINTEXT_HINT
         for on_response, _ in orphans.values():
-            on_response(ConnectionLost(f"the connection to {self.address} was lost: {reason}"))
+            on_response(ConnectionLost(f"the connection to {self.address} was lost: {reason}", hint=hint))
         self.closed.set_result(None)
 
     def _flush(self) -> None:
@@ -166,6 +176,7 @@ class Connections:
         encoding: str = "json",
         connect_timeout_s: float = 3.0,
         max_pending: int = 65_536,
+        tls: ClientTls | None = None,
     ) -> None:
         if encoding not in ENCODINGS:
             raise ValueError(f"unknown encoding {encoding!r}; use one of {', '.join(ENCODINGS)}")
@@ -173,6 +184,7 @@ class Connections:
         self._on_request = on_request
         self._connect_timeout_s = connect_timeout_s
         self._max_pending = max_pending
+        self._tls = tls
         self._open: dict[str, Connection] = {}
         self._connect_tasks: dict[str, asyncio.Task[Connection]] = {}
         self._failures: dict[str, Backoff[float]] = {}  # by address, while it cannot be reached
@@ -282,16 +294,17 @@ class Connections:
         if not backoff.is_ready(loop.time()):
             await asyncio.sleep(backoff.wait(loop.time()))
         host, port = split_address(address)
+        context = await asyncio.to_thread(self._tls.context) if self._tls is not None else None
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(address, self._on_request, self._on_connection_lost), host, port
+                    lambda: Connection(address, self._on_request, self._on_connection_lost), host, port, ssl=context
                 )
         except (OSError, TimeoutError) as error:
-            reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error))
+            reason = "no answer" if isinstance(error, TimeoutError) else reason_of(error)
             backoff.record_failure(reason, loop.time())
             self._failures[address] = backoff
-            raise ConnectFailed(f"cannot connect to {address}: {reason}") from None
+            raise ConnectFailed(f"cannot connect to {address}: {reason}", hint=tls_hint(error, context)) from None
         self._failures.pop(address, None)
         self._open[address] = connection
         return connection
@@ -314,3 +327,17 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not port.isdigit():
         raise ValueError(f"{address!r} is not a valid address; use host:port, for example 127.0.0.1:9876")
     return host.strip("[]"), int(port)
+
+
+def tls_hint(error: OSError, context: ssl.SSLContext | None) -> str:
+    """What to do about a connection with TLS that could not be opened."""
+    if context is None:
+        return ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            "The server's certificate must be for the host that is dialled, and from an authority that this client "
+            "trusts: --tls-ca FILE, or LATERMQ_TLS_CA"
+        )
+    if isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError):
+        return "Check that the server accepts TLS (tls.mode), and whether it requires a client certificate"
+    return ""

@@ -172,17 +172,20 @@ class Routes:
         """Return the body of the first response. Name servers that do not answer are skipped."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         failures = []
+        hint = ""
         for step in range(len(self.servers)):
             index = (self._preferred + step) % len(self.servers)
             try:
                 response = await self._connections.call(self.servers[index], code, fields, timeout_s=timeout_s)
             except (ConnectionLost, RequestTimedOut) as error:
                 failures.append(error.message)
+                hint = hint or error.hint
                 continue
             self._preferred = index
             return response.body
         raise NoNameServer(
-            f"no name server answers at {', '.join(self.servers)}; is `latermq serve` running? ({'; '.join(failures)})"
+            f"no name server answers at {', '.join(self.servers)}; is `latermq serve` running? ({'; '.join(failures)})",
+            hint=hint,
         )
 
     async def refresh_all(self) -> bool:

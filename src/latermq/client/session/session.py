@@ -18,6 +18,7 @@ from latermq.protocol.remoting.clients import HeartbeatData
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import encode_body
+from latermq.tls.client import ClientTls, chosen_tls
 
 _log = logging.getLogger("latermq.client")
 
@@ -49,13 +50,17 @@ class Session:
         *,
         instance: str = "",
         encoding: str = "json",
+        tls: ClientTls | bool | None = None,
         request_timeout_s: float = 3.0,
         heartbeat_every_s: float = HEARTBEAT_S,
         refresh_routes_every_s: float = REFRESH_S,
     ) -> None:
         self.request_timeout_s = request_timeout_s
         self.connections = Connections(
-            on_request=self._on_request, encoding=encoding, connect_timeout_s=request_timeout_s
+            on_request=self._on_request,
+            encoding=encoding,
+            connect_timeout_s=request_timeout_s,
+            tls=chosen_tls(tls),
         )
         self.routes = Routes(self.connections, namesrv, timeout_s=request_timeout_s)
         self.ip = local_ip(self.routes.servers[0])

@@ -12,6 +12,7 @@ from latermq.errors import LaterMQError
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.timers import decode_outcomes
 from latermq.retry import Backoff
+from latermq.tls.client import tls_from_environment
 
 IN_FLIGHT = 64
 TIMEOUT_S = 30.0
@@ -49,7 +50,7 @@ def run_steps(steps: Sequence[Step], addresses: Mapping[str, str]) -> list[tuple
 
 
 async def _run_steps(steps: Sequence[Step], addresses: Mapping[str, str]) -> list[tuple[str, str]]:
-    connections = Connections(on_request=lambda connection, command: None)
+    connections = Connections(on_request=lambda connection, command: None, tls=tls_from_environment())
     try:
         return await _StepRunner(connections, addresses).run(steps)
     finally:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
-from latermq.client.session.connection import split_address
-from latermq.client.session.failures import ConnectionLost, RequestTimedOut, error_from_wire
+from latermq.client.session.connection import split_address, tls_hint
+from latermq.client.session.failures import ConnectFailed, ConnectionLost, RequestTimedOut, error_from_wire
 from latermq.errors import CorruptStore, LaterMQError, MalformedFrame
 from latermq.message.names import is_file_name
 from latermq.model.pipeline_state import PipelineState
@@ -39,6 +39,8 @@ from latermq.protocol.remoting.pipeline import (
     signed_fields,
 )
 from latermq.retry import Backoff
+from latermq.tls.client import tls_from_environment
+from latermq.tls.contexts import reason_of
 
 PULL_BYTES = 1 << 20  # larger pulls delay the broker's deliveries too long
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
@@ -246,13 +248,29 @@ class BrokerLink:
         opaque = next(self._opaques) & 0x7FFFFFFF
         try:
             if self._socket is None:
-                self._socket = socket.create_connection(split_address(self.address), self._timeout_s)
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._socket = self._connect()
             self._socket.sendall(encode_frame(code, opaque, fields=fields, body=body))
         except OSError as error:
             self.close()
             raise ConnectionLost(f"cannot reach {self.address}: {error.strerror or error}") from None
         return opaque
+
+    def _connect(self) -> socket.socket:
+        """Open the socket, with TLS if the environment says so: workers of Spark have no other settings."""
+        tls = tls_from_environment()
+        context = tls.context() if tls is not None else None
+        host, port = split_address(self.address)
+        connected = socket.create_connection((host, port), self._timeout_s)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is None:
+            return connected
+        try:
+            return context.wrap_socket(connected, server_hostname=host)
+        except OSError as error:
+            connected.close()
+            raise ConnectFailed(
+                f"cannot connect to {self.address}: {reason_of(error)}", hint=tls_hint(error, context)
+            ) from None
 
     def _receive(self, opaque: int) -> tuple[Command, bytearray]:
         while True:

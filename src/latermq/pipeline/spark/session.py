@@ -20,6 +20,7 @@ from latermq.pipeline.spark.s3_jars import LOG_STORE_CLASS, s3_jars
 from latermq.pipeline.spark.spark_failures import first_line
 from latermq.pipeline.timeline.root import is_on_s3
 from latermq.pipeline.timeline.s3 import executor_variables, hadoop_settings
+from latermq.tls.client import VARIABLES
 
 APPLICATION = "latermq-pipeline"
 STOP_TIMEOUT_S = 10.0
@@ -107,6 +108,8 @@ def session_settings(config: PipelineConfig) -> dict[str, str]:
         # may not be writable.
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"latermq-warehouse-{os.getuid()}"),
     }
+    # Executors connect to brokers as the driver does.
+    settings |= {f"spark.executorEnv.{name}": os.environ[name] for name in VARIABLES if name in os.environ}
     if is_local(config.master):
         settings |= _LOCAL_SETTINGS
     return settings

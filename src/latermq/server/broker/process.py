@@ -56,6 +56,7 @@ from latermq.server.remoting.open_files import max_map_count, raise_file_limit, 
 from latermq.server.remoting.sliced_requests import SlicedRequests
 from latermq.server.server_tls import ServerTls
 from latermq.store.files.disk import FileDisk
+from latermq.tls.client import own_tls
 
 _ANY_HOST = ("", "0.0.0.0", "::")
 _POLL_EXPIRY_S = 0.5
@@ -187,8 +188,8 @@ class BrokerProcess:
         )
         addresses = config.server.namesrv or f"{config.server.host}:{config.server.namesrv_port}"
         name_servers = [name for name in addresses.replace(",", ";").split(";") if name]
-        self._registrar = Registrar(broker.tables, config.broker, name_servers, self.address)
-        self._cluster_routes = ClusterRoutes(name_servers, config.broker.name)
+        self._registrar = Registrar(broker.tables, config.broker, name_servers, self.address, own_tls(config.tls))
+        self._cluster_routes = ClusterRoutes(name_servers, config.broker.name, own_tls(config.tls))
 
     @property
     def address(self) -> str:

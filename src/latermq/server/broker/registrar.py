@@ -14,6 +14,7 @@ from latermq.message.record_fields import body_crc32
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.json_body import encode_body
 from latermq.protocol.remoting.routes import BrokerRegistration
+from latermq.tls.client import ClientTls
 
 CALL_TIMEOUT_S = 3.0
 
@@ -23,12 +24,19 @@ _log = structlog.get_logger(__name__)
 class Registrar:
     """Registers one broker with several name servers. An unavailable name server does not delay the others."""
 
-    def __init__(self, tables: Tables, settings: BrokerConfig, name_servers: list[str], address: str) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        settings: BrokerConfig,
+        name_servers: list[str],
+        address: str,
+        tls: ClientTls | None = None,
+    ) -> None:
         self._tables = tables
         self._settings = settings
         self._name_servers = name_servers
         self._address = address
-        self._connections = Connections(on_request=lambda connection, command: None)
+        self._connections = Connections(on_request=lambda connection, command: None, tls=tls)
         self._failed_servers: set[str] = set()
         self._closed = False
         self._running: asyncio.Task[None] | None = None

@@ -25,6 +25,7 @@ from latermq.server.proxy.clients.client_settings import SettingsAnswers
 from latermq.server.proxy.clients.clients import Clients
 from latermq.server.proxy.clients.telemetry import Telemetry
 from latermq.server.proxy.clients.transaction_checks import TransactionChecks
+from latermq.tls.client import own_tls
 
 
 class Calls(Protocol):
@@ -48,7 +49,7 @@ class ProxyParts:
     def __init__(self, config: Config, namesrv: str, clock: Clock) -> None:
         loop = asyncio.get_running_loop()
         now_s = loop.time
-        self.link = BrokerLink(namesrv, config.proxy)
+        self.link = BrokerLink(namesrv, config.proxy, own_tls(config.tls))
         self.topics = Topics(self.link, config, now_s)
         self.groups = Groups(self.link, config.proxy, now_s)
         self.table = CallTable()

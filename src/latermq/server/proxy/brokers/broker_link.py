@@ -19,6 +19,7 @@ from latermq.protocol.remoting.frames import JSON, Command, HeaderType, encode_f
 from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.routes import ClusterInfo
 from latermq.retry import Backoff
+from latermq.tls.client import ClientTls
 
 MAX_BROKERS = 1_000
 # A broker that is down is not registered, but returns at the same address. After this it is considered removed.
@@ -37,11 +38,11 @@ RequestHandler = Callable[[str, Command], bytes | None]
 class BrokerLink:
     """Requests to brokers by name. Call `start` and `close` once each."""
 
-    def __init__(self, namesrv: str, config: ProxyConfig) -> None:
+    def __init__(self, namesrv: str, config: ProxyConfig, tls: ClientTls | None = None) -> None:
         self._timeout_s = config.broker_timeout / 1000
         self._refresh_s = config.route_refresh / 1000
         self._max_pending = config.max_broker_requests
-        self.connections = Connections(on_request=self._on_request, connect_timeout_s=self._timeout_s)
+        self.connections = Connections(on_request=self._on_request, connect_timeout_s=self._timeout_s, tls=tls)
         self.connections.on_lost = self._on_lost
         self.name_servers = Routes(self.connections, namesrv, timeout_s=self._timeout_s)
         self.handlers: dict[int, RequestHandler] = {}  # of requests that brokers send, by code
