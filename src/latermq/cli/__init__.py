@@ -23,7 +23,6 @@ app = typer.Typer(
     name="latermq",
     help="A message broker for delayed messages, compatible with RocketMQ clients.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

@@ -4,13 +4,19 @@ from typing import Annotated
 
 import typer
 
+from latermq.cli.completions import complete_group, complete_topic
 from latermq.cli.event_loop import run
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, UsageError, parse_duration_s, parse_moment_ms
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to consume.")],
-    group: Annotated[str, typer.Option("--group", metavar="G", help="Consumer group; its offsets are stored.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to consume.", autocompletion=complete_topic)],
+    group: Annotated[
+        str,
+        typer.Option(
+            "--group", metavar="G", help="Consumer group; its offsets are stored.", autocompletion=complete_group
+        ),
+    ],
     count: Annotated[
         int | None,
         typer.Option("--count", metavar="N", min=1, help="Stop after N messages; exit with 1 if fewer arrive."),

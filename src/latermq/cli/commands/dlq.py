@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from latermq.cli.completions import complete_group
 from latermq.cli.event_loop import run
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, UsageError, parse_moment_ms
 from latermq.cli.output import print_fields, print_rows
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, show and resend dead letters.", no_args_is_help=True)
 
 Group = Annotated[
-    str, typer.Argument(metavar="GROUP", help="Consumer group, or rmq_sys_timer_dlq for undeliverable timers.")
+    str,
+    typer.Argument(
+        metavar="GROUP",
+        help="Consumer group, or rmq_sys_timer_dlq for undeliverable timers.",
+        autocompletion=complete_group,
+    ),
 ]
 From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Only dead letters stored at or after TIME.")]
 Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only dead letters stored before TIME.")]
@@ -26,7 +32,11 @@ Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only dead
 def list_dead_letters(
     group: Annotated[
         str | None,
-        typer.Argument(metavar="GROUP", help="Consumer group; without it, print the count of each group."),
+        typer.Argument(
+            metavar="GROUP",
+            help="Consumer group; without it, print the count of each group.",
+            autocompletion=complete_group,
+        ),
     ] = None,
     key: Key = None,
     start: From = None,

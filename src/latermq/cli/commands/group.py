@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from latermq.cli.completions import complete_group
 from latermq.cli.event_loop import run
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, parse_moment_ms
 from latermq.cli.output import print_note, print_rows
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Manage consumer groups and their offsets.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group.")]
+Name = Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group.", autocompletion=complete_group)]
 Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Topic to reset.")]
 
 

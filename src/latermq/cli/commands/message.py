@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from latermq.cli.completions import complete_topic
 from latermq.cli.event_loop import run
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, parse_moment_ms
 from latermq.cli.output import counted, print_fields, print_json, print_line, print_note, print_rows
@@ -52,7 +53,7 @@ def show(
 
 @app.command()
 def query(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to search.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to search.", autocompletion=complete_topic)],
     key: Annotated[str, typer.Option("--key", metavar="KEY", help="Key of the messages.")],
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show at most N messages.")] = 32,
     namesrv: Namesrv = DEFAULT_NAMESRV,
@@ -94,7 +95,7 @@ def _query_row(message: "Message", *, as_json: bool) -> "dict[str, object]":
 
 @app.command("print")
 def print_messages(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to print.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to print.", autocompletion=complete_topic)],
     queue: Annotated[int | None, typer.Option("--queue", metavar="N", min=0, help="Print only this queue.")] = None,
     start: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="Print only messages stored at or after TIME.")

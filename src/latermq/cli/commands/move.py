@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from latermq.cli.completions import complete_topic
 from latermq.cli.event_loop import run
 from latermq.cli.options import (
     DEFAULT_NAMESRV,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def move(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the timers.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the timers.", autocompletion=complete_topic)],
     key: TimerKey = None,
     unique_key: TimerUniqueKey = None,
     handle: TimerHandle = None,

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from latermq.cli.completions import complete_topic
 from latermq.cli.event_loop import run
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, Raw, UsageError, parse_moment_ms
 from latermq.cli.output import counted, print_fields, print_json, print_note, print_rows
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def pending(
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only timers of this topic.")] = None,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="Only timers of this topic.", autocompletion=complete_topic)
+    ] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="K", help="Only timers with this key.")] = None,
     start: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="Only timers due at or after TIME.")

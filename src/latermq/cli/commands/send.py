@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from latermq.cli.completions import complete_topic
 from latermq.cli.event_loop import run
 from latermq.cli.options import (
     DEFAULT_NAMESRV,
@@ -22,7 +23,12 @@ from latermq.cli.options import (
 
 def send(
     topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Topic to send to; auto-created if the broker allows it.")
+        str,
+        typer.Argument(
+            metavar="TOPIC",
+            help="Topic to send to; auto-created if the broker allows it.",
+            autocompletion=complete_topic,
+        ),
     ],
     body: Annotated[str | None, typer.Argument(metavar="BODY", help="Message body as text.")] = None,
     file: Annotated[

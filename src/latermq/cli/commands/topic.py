@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from latermq.cli.completions import complete_topic
 from latermq.cli.event_loop import run
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, parse_pairs
 from latermq.cli.output import counted, print_note, print_rows
@@ -11,7 +12,7 @@ from latermq.cli.views.message_rows import moment
 
 app = typer.Typer(help="Manage topics.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=complete_topic)]
 
 
 @app.command("list")
