@@ -1,6 +1,7 @@
 """Far timers on a bucket of S3: each arrives once and none early, although processes are killed and the store fails.
 
-The same load as on a local disk (test_pipeline_end_to_end.py), on a real server of S3.
+The same load as on a local disk (test_pipeline_end_to_end.py), on a real server of S3, with Spark in the driver
+and on a cluster.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from tests.fault.test_pipeline_end_to_end import (
 from tests.fault.test_timer_kills import loading, now_ms
 from tests.interop.waiting import wait_until
 from tests.support.needs import LONG
+from tests.support.pipeline.spark_cluster import spark_cluster
 from tests.support.s3.s3_server import S3Server, s3_server, variables
 from tests.support.serving import Server, serving
 
@@ -41,6 +43,13 @@ LONG_RUN = Scale(
     20_000, 240_000, 90_000, 60_000, 15_000,
     (Blow(15, "broker"), Blow(40, "driver", away_s=10), Blow(80, "broker"), Blow(110, "driver"), Blow(112, "broker"),
      Blow(150, "driver", away_s=20), Blow(190, "broker")),
+)  # fmt: skip
+
+# A cluster whose machines fail. It starts executors again, which takes it longer than a driver with Spark inside.
+CLUSTER_RUN = Scale(
+    4_000, 300_000, 120_000, 100_000, 20_000,
+    (Blow(30, "executors"), Blow(60, "broker"), Blow(90, "executors"), Blow(130, "driver"), Blow(170, "executors"),
+     Blow(172, "broker")),
 )  # fmt: skip
 
 
@@ -71,11 +80,11 @@ class Scene:
 
 
 @contextmanager
-def scene(tmp_path: Path, bucket: S3Server, scale: Scale) -> Iterator[Scene]:
-    """A broker with a driver that keeps up, on the bucket that the environment leads to."""
+def scene(tmp_path: Path, bucket: S3Server, scale: Scale, *more: str) -> Iterator[Scene]:
+    """A broker with a driver that keeps up, on the bucket that the environment leads to. `more` are settings."""
     secret = tmp_path / "data" / "pipeline.secret"
     settings = (*scale.settings, "pipeline.compact_every=10m", f"pipeline.secret_file={secret}",
-                f"pipeline.timeline={bucket.uri}")  # fmt: skip
+                f"pipeline.timeline={bucket.uri}", *more)  # fmt: skip
     options = [word for setting in settings for word in ("--set", setting)]
     with ExitStack() as lives:
         server = lives.enter_context(serving(tmp_path / "data", *options))
@@ -115,5 +124,34 @@ def test_each_timer_on_a_bucket_arrives_once_whoever_is_killed(tmp_path: Path) -
                 deal(blow, scenery.server, scenery.drivers)
             running.result(SLOW_S)
         scenery.finish(load, scale)
-        secret = bucket.secret_key.encode()
-        assert not [file for file in bucket.folder.rglob("*") if file.is_file() and secret in file.read_bytes()]
+        _check_secrets(bucket)
+
+
+@pytest.mark.timeout(1_800)
+def test_each_timer_arrives_once_although_executors_of_a_cluster_are_killed(tmp_path: Path) -> None:
+    load = FarLoad(Random(20_34), CLUSTER_RUN)
+    with (
+        s3_server(tmp_path / "s3") as bucket,
+        variables(bucket.environment()),
+        spark_cluster(tmp_path / "spark", workers=2) as cluster,
+        variables(cluster.environment),
+        scene(tmp_path, bucket, CLUSTER_RUN, f"pipeline.master={cluster.master}") as scenery,
+    ):
+        killed = 0
+        with loading(load, scenery.server.namesrv) as running:  # type: ignore[arg-type]
+            for blow in moments(load, CLUSTER_RUN):
+                assert not running.done() or running.exception() is None
+                if blow.of == "executors":
+                    killed += cluster.kill_executors()
+                else:
+                    deal(blow, scenery.server, scenery.drivers)
+            running.result(SLOW_S)
+        scenery.finish(load, CLUSTER_RUN)
+        assert killed, "there was no executor"
+        _check_secrets(bucket)
+
+
+def _check_secrets(bucket: S3Server) -> None:
+    """Credentials are in no object."""
+    secret = bucket.secret_key.encode()
+    assert not [file for file in bucket.folder.rglob("*") if file.is_file() and secret in file.read_bytes()]

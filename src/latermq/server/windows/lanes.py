@@ -45,7 +45,8 @@ class Lanes:
         """Record a failure, and log it if it differs from the previous one."""
         reason = error.message if isinstance(error, LaterMQError) else redacted(f"{type(error).__name__}: {error}")
         if reason != backoff.error:
-            _log.error("window stalled", window=number, step=lane, reason=reason, hint=getattr(error, "hint", ""))
+            hint = getattr(error, "hint", "")  # the reason of a build has its own
+            _log.error("window stalled", window=number, step=lane, reason=reason, **({"hint": hint} if hint else {}))
         backoff.record_failure(reason, self._now_s())
 
     def running(self, lane: str) -> set[int]:
