@@ -8,7 +8,7 @@ import typer
 
 from latermq.cli.options import DEFAULT_NAMESRV
 
-TIMEOUT_S = 1.0  # somebody has pressed a key
+TIMEOUT_S = 1.0  # the user waits for it
 MAX_NAMES = 500
 # Shells insert names as they are, so one with a `|`, which brokers allow, could start a second command.
 _IS_ONE_WORD = re.compile(r"[\w%-]+", re.ASCII).fullmatch
