@@ -10,7 +10,7 @@ import typer
 
 import latermq
 from latermq.cli.bench import bench
-from latermq.cli.commands import cancel, config, consume, dlq, group, message, move, pending, send, topic
+from latermq.cli.commands import cancel, cert, config, consume, dlq, group, message, move, pending, send, topic
 from latermq.cli.doctor import doctor
 from latermq.cli.output import print_error
 from latermq.cli.pipeline import pipeline
@@ -73,6 +73,7 @@ app.add_typer(dlq.app, name="dlq")
 app.add_typer(bench.app, name="bench")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(config.app, name="config")
+app.add_typer(cert.app, name="cert")
 app.command("status")(status.status)
 app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)

@@ -30,7 +30,7 @@ def self_signed(folder: Path, now_ms: int, hosts: Iterable[str] = ()) -> Certifi
     files = CertificateFiles(folder / "certificate.pem", folder / "key.pem")
     if not (files.certificate.exists() and files.key.exists()):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(folder):  # processes that start together must not mix their files
+        with locked(folder):  # processes that start together must not mix their files
             if not (files.certificate.exists() and files.key.exists()):
                 now = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
                 certificate, key = _create(now, [_COMMON_NAME, "localhost", *hosts])
@@ -90,7 +90,8 @@ def _create(now: datetime.datetime, hosts: Iterable[str]) -> tuple[bytes, bytes]
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
+    """Wait until no other process works in a folder like this one."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
