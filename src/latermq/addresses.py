@@ -30,10 +30,13 @@ def own_address() -> str:
 
 def connectable(address: str) -> str:
     """Return an address to connect to, `host:port`. A wildcard address becomes the loopback address."""
+    return reached_from("127.0.0.1", address)
+
+
+def reached_from(own: str, address: str) -> str:
+    """Return an address to connect to, `host:port`, for a client that reaches this machine as `own`."""
     host, _, port = address.rpartition(":")
-    if host in ("0.0.0.0", "::", "[::]", ""):
-        return f"127.0.0.1:{port}"
-    return address
+    return f"{own}:{port}" if host in ("0.0.0.0", "::", "[::]", "") else address
 
 
 def network_of(ip: str) -> str:

@@ -113,7 +113,7 @@ def test_a_time_that_cannot_be_is_explained_and_nothing_typed_is_lost(tab: Watch
     tab.complaints.clear()  # Chromium reports the status 422
 
 
-def test_the_same_call_is_shown_for_programs(tab: Watched) -> None:
+def test_the_same_call_is_shown_for_programs(tab: Watched, server: Server) -> None:
     page = tab.page
     page.goto("/timers/new")
     page.get_by_label("Topic").fill("bookings")
@@ -121,7 +121,8 @@ def test_the_same_call_is_shown_for_programs(tab: Watched) -> None:
     page.get_by_label("Key").fill("order-9")
     shown = page.locator("#calls")
     expect(shown).to_contain_text("order-9")
-    for part in ("curl http://", "mq.schedule('orders'", "message.setDelayTimeMs(900000L)", "latermq send orders"):
+    bookings = ("producer.schedule('bookings'", "message.setDelayTimeMs(900000L)", "latermq send bookings")
+    for part in (f"curl http://{server.http}/api/v1/timers", f"Producer('{server.namesrv}')", *bookings):
         expect(shown).to_contain_text(part)
     tab.picture("new-timer-filled-light")
 

@@ -78,7 +78,7 @@ class ConsoleProcess:
         self.endpoints = self._endpoints(density, clock)
         users = SharedToken(config.http.token) if config.http.token else None
         sessions = Sessions(config.http.token, config.http.session_timeout, clock)
-        console = Console(self.endpoints, self.collector, users, sessions, clock)
+        console = Console(self.endpoints, self.collector, users, sessions, clock, config)
         routes = [*routes_of(self.endpoints), *LiveApi(self.collector, config.http).routes, *console.routes]
         self.app = ConsoleApp(config.http, clock, routes, users, sessions, console.problem)
         self._contexts: ReloadedContext | None = None

@@ -3,18 +3,22 @@
 import gzip
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from latermq.addresses import reached_from
 from latermq.clock import Clock
+from latermq.config import Config
 from latermq.errors import LaterMQError, MalformedRequest
+from latermq.http.brokers import name_servers_of
 from latermq.http.collector import Collector
 from latermq.http.console.api_calls import Api, ApiCalls
 from latermq.http.console.assets import Assets, accepts_gzip
+from latermq.http.console.calls_as_code import Servers
 from latermq.http.console.page import Page, PageRow, Redirect, View, Visit
 from latermq.http.console.pages import PAGES
 from latermq.http.console.rendering import Templates
@@ -45,11 +49,14 @@ class Console:
         users: Users | None,
         sessions: Sessions,
         clock: Clock,
+        config: Config,
         pages: Sequence[Page] = PAGES,
     ) -> None:
         """`endpoints` are the rows of the API. Without users there is no login."""
         self._api = Api(endpoints, collector)
         self._clock = clock
+        self._scheme = "https" if config.http.tls else "http"
+        self._namesrv = name_servers_of(config)
         self._users = users
         self._sessions = sessions
         self._pages = pages
@@ -87,6 +94,7 @@ class Console:
                     identity,
                     ApiCalls(self._api, identity),
                     self._clock.now_ms(),
+                    self._servers(request),
                     unquote(request.cookies.get(ZONE_COOKIE, "")),
                 )
                 found = await row.handler(visit)
@@ -118,6 +126,14 @@ class Console:
             text = gzip.compress(text, _LEVEL, mtime=0)
             sent["Content-Encoding"] = "gzip"
         return Response(text, view.status, sent, HTML)
+
+    def _servers(self, request: Request) -> Servers:
+        """Return the servers under the address that the visitor has opened, which is known to reach this machine."""
+        host = request.headers["host"]
+        name = urlsplit(f"//{host}").hostname or ""
+        own = f"[{name}]" if ":" in name else name
+        namesrv = ";".join(reached_from(own, server) for server in self._namesrv.split(";"))
+        return Servers(f"{self._scheme}://{host}", namesrv, self._users is not None)
 
     def _is_in(self, identity: Identity) -> bool:
         return self._users is None or bool(identity.name)

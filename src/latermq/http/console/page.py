@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from starlette.datastructures import ImmutableMultiDict, QueryParams
 
 from latermq.http.console.api_calls import ApiCalls
+from latermq.http.console.calls_as_code import Servers
 from latermq.http.security.roles import Identity, Role
 
 
@@ -21,6 +22,7 @@ class Visit:
     identity: Identity
     api: ApiCalls  # the HTTP API, with the rights of the visitor
     now_ms: int
+    servers: Servers  # as the visitor's own programs reach them
     browser_zone: str = ""  # the chosen time zone, as the browser remembers it
 
     @property

@@ -152,7 +152,8 @@ async def schedule(visit: Visit) -> View | Redirect:
 async def _new_view(visit: Visit, fields: dict[str, str], error: LaterMQError | None = None) -> View:
     try:
         calls = calls_of(
-            _new_timer({**fields, "topic": fields["topic"] or "orders", "body": fields["body"] or "…"}, visit)
+            _new_timer({**fields, "topic": fields["topic"] or "orders", "body": fields["body"] or "…"}, visit),
+            visit.servers,
         )
     except LaterMQError:  # the form is not complete yet
         calls = []
