@@ -10,6 +10,7 @@ from latermq.client.consumer.subscription import Sql
 from latermq.client.producer.outgoing import OutgoingMessage, SendResult
 from latermq.client.producer.producer import Producer
 from latermq.client.scheduling.scheduled_timer import ScheduledTimer
+from latermq.client.session.credentials import Credentials
 from latermq.client.session.failures import (
     BrokerFailed,
     ClientClosed,
@@ -32,6 +33,7 @@ __all__ = [
     "ClientClosed",
     "ClientTls",
     "ConnectionLost",
+    "Credentials",
     "Density",
     "Message",
     "MessageQueue",

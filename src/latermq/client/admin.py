@@ -9,6 +9,7 @@ from latermq.client.consumer import queue_offsets
 from latermq.client.consumer.keyed_tables import keyed_table
 from latermq.client.consumer.offsets import BrokerOffsets
 from latermq.client.producer.compression import decompress_message
+from latermq.client.session.credentials import Credentials
 from latermq.client.session.failures import BrokerFailed
 from latermq.client.session.session import Session
 from latermq.client.timers import TimerAdmin
@@ -46,12 +47,18 @@ class Admin(TimerAdmin):
         request_timeout_s: float = 5.0,
         encoding: str = "json",
         tls: ClientTls | bool | None = None,
+        credentials: Credentials | bool | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         """`max_body_bytes` limits the decompressed size of all compressed bodies in one response."""
         self._max_body_bytes = max_body_bytes
         self._session = Session(
-            namesrv, instance=instance, encoding=encoding, tls=tls, request_timeout_s=request_timeout_s
+            namesrv,
+            instance=instance,
+            encoding=encoding,
+            tls=tls,
+            credentials=credentials,
+            request_timeout_s=request_timeout_s,
         )
 
     # Brokers

@@ -5,6 +5,7 @@ from latermq.client.consumer.offsets import BrokerOffsets
 from latermq.client.consumer.pull import PullResult, pull
 from latermq.client.consumer.subscription import ALL, Sql, subscription_data
 from latermq.client.producer.compression import decompress_messages
+from latermq.client.session.credentials import Credentials
 from latermq.client.session.retry import with_retries
 from latermq.client.session.session import Client, Session
 from latermq.message.compression import MAX_BODY_BYTES
@@ -25,6 +26,7 @@ class PullConsumer(Client):
         request_timeout_s: float = 3.0,
         encoding: str = "json",
         tls: ClientTls | bool | None = None,
+        credentials: Credentials | bool | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         """`max_body_bytes` limits the decompressed size of all compressed bodies in one pull."""
@@ -32,7 +34,12 @@ class PullConsumer(Client):
         self._max_body_bytes = max_body_bytes
         self._group = group
         self._session = Session(
-            namesrv, instance=instance, encoding=encoding, tls=tls, request_timeout_s=request_timeout_s
+            namesrv,
+            instance=instance,
+            encoding=encoding,
+            tls=tls,
+            credentials=credentials,
+            request_timeout_s=request_timeout_s,
         )
         self._offsets = BrokerOffsets(self._session, group)
 

@@ -9,6 +9,7 @@ from latermq.client.consumer.consumer_settings import CLUSTERING, ConsumerSettin
 from latermq.client.consumer.handler_runner import ConcurrentRunner, Handler, HandlerRunner, OrderlyRunner
 from latermq.client.consumer.offsets import DEFAULT_FOLDER
 from latermq.client.consumer.subscription import ALL, SQL, Sql, subscription_data
+from latermq.client.session.credentials import Credentials
 from latermq.client.session.failures import NoBroker
 from latermq.client.session.session import Client, Session
 from latermq.errors import LaterMQError, ServiceUnavailable, TopicNotFound
@@ -62,6 +63,7 @@ class PushConsumer(Client):
         instance: str = "",
         encoding: str = "json",
         tls: ClientTls | bool | None = None,
+        credentials: Credentials | bool | None = None,
     ) -> None:
         self._settings = ConsumerSettings(
             group=group,
@@ -81,7 +83,7 @@ class PushConsumer(Client):
             shutdown_wait_s=shutdown_wait_s,
             offsets_folder=offsets_folder,
         )
-        self._session = Session(namesrv, instance=instance, encoding=encoding, tls=tls)
+        self._session = Session(namesrv, instance=instance, encoding=encoding, tls=tls, credentials=credentials)
         self._session.heartbeat = self._heartbeat
         runner = OrderlyRunner if orderly else ConcurrentRunner
         self._runner: HandlerRunner = runner(self._session, self._settings, handler)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from latermq.access.signatures import ACCESS_KEY, SIGNATURE
+from latermq.client.session.credentials import Credentials
 from latermq.errors import IllegalMessage
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.names import AUTO_CREATE_TOPIC
@@ -142,17 +144,23 @@ def encode_batch_body(messages: Sequence[OutgoingMessage], unique_keys: Sequence
 class SendFrames:
     """Builds the frames of one topic's sends. The constant parts are formatted once, in advance."""
 
-    def __init__(self, group: str, topic: str, queues: int, encoding: int) -> None:
+    def __init__(
+        self, group: str, topic: str, queues: int, encoding: int, credentials: Credentials | None = None
+    ) -> None:
         self._binary = encoding == BINARY
-        fixed = {"a": group, "b": topic, "c": AUTO_CREATE_TOPIC, "d": str(queues), "j": "0", "k": "false"}
+        self._credentials = credentials
+        named = {} if credentials is None else {ACCESS_KEY: credentials.user}
+        named |= {"a": group, "b": topic, "c": AUTO_CREATE_TOPIC, "d": str(queues)}
+        # A signature covers the values in the order of their names: these, then e to i of the message, then j, k and m.
+        self._signed_head = "".join(named.values()).encode()
+        fixed = {**named, "j": "0", "k": "false"}
         self._heads: dict[tuple[int, bool], bytes] = {}
         for code, flag in (
             (Request.SEND_MESSAGE_V2, 0),
             (Request.SEND_MESSAGE_V2, FLAG_ONEWAY),
             (Request.SEND_BATCH_MESSAGE, 0),
         ):
-            batch = code == Request.SEND_BATCH_MESSAGE
-            fields = {**fixed, "m": "true" if batch else "false"}
+            fields = {**fixed, "m": _is_batch(code)}
             if self._binary:
                 head = b"".join(binary_field(name.encode(), value.encode()) for name, value in fields.items())
             else:
@@ -175,19 +183,38 @@ class SendFrames:
         code: int = Request.SEND_MESSAGE_V2,
         oneway: bool = False,
     ) -> bytes:
-        """Build a complete frame. Every message pays this cost: 1.3 µs in JSON."""
+        """Build a complete frame. Every message pays this cost: 1.3 µs in JSON, twice as much if it is signed."""
         head = self._heads[code, oneway]
         if self._binary:
-            fields = b"".join((
+            fields = [
                 head,
                 binary_field(b"e", b"%d" % queue_id),
                 binary_field(b"f", b"%d" % sysflag),
                 binary_field(b"g", b"%d" % born_ms),
                 binary_field(b"h", b"%d" % flag),
                 binary_field(b"i", properties.encode()),
-            ))  # fmt: skip
-            return join_frame(BINARY, binary_header(code, opaque, FLAG_ONEWAY if oneway else 0, fields), body)
-        header = b'%b,"e":"%d","f":"%d","g":"%d","h":"%d","i":%b},"opaque":%d}' % (
-            head, queue_id, sysflag, born_ms, flag, _json(properties), opaque,
+            ]
+            if self._credentials is not None:
+                signature = self._signature(queue_id, sysflag, born_ms, flag, properties, body, code)
+                fields.append(binary_field(SIGNATURE.encode(), signature))
+            return join_frame(BINARY, binary_header(code, opaque, FLAG_ONEWAY if oneway else 0, b"".join(fields)), body)
+        signed = b""
+        if self._credentials is not None:
+            signed = b',"Signature":"%b"' % self._signature(queue_id, sysflag, born_ms, flag, properties, body, code)
+        header = b'%b,"e":"%d","f":"%d","g":"%d","h":"%d","i":%b%b},"opaque":%d}' % (
+            head, queue_id, sysflag, born_ms, flag, _json(properties), signed, opaque,
         )  # fmt: skip
         return join_frame(JSON, header, body)
+
+    def _signature(
+        self, queue_id: int, sysflag: int, born_ms: int, flag: int, properties: str, body: bytes, code: int
+    ) -> bytes:
+        assert self._credentials is not None
+        content = b"%b%d%d%d%d%b0false%b" % (
+            self._signed_head, queue_id, sysflag, born_ms, flag, properties.encode(), _is_batch(code).encode(),
+        )  # fmt: skip
+        return self._credentials.signature(content, body)
+
+
+def _is_batch(code: int) -> str:
+    return "true" if code == Request.SEND_BATCH_MESSAGE else "false"

@@ -15,6 +15,7 @@ from latermq.client.producer.sender import Sender
 from latermq.client.scheduling.new_timer import due_of, row_of
 from latermq.client.scheduling.scheduled_timer import ScheduledTimer
 from latermq.client.scheduling.schedules import Schedules, name_of
+from latermq.client.session.credentials import Credentials
 from latermq.client.session.session import Client, Session
 from latermq.clock import SystemClock
 from latermq.errors import IllegalMessage
@@ -58,9 +59,10 @@ class Producer(Client):
         max_in_flight_bytes: int = 64 * 1024 * 1024,
         encoding: str = "json",
         tls: ClientTls | bool | None = None,
+        credentials: Credentials | bool | None = None,
     ) -> None:
         check_group(group)
-        self._session = Session(namesrv, instance=instance, encoding=encoding, tls=tls)
+        self._session = Session(namesrv, instance=instance, encoding=encoding, tls=tls, credentials=credentials)
         self._session.heartbeat = lambda: HeartbeatData(
             clientID=self.client_id, producerDataSet=[ProducerData(groupName=group)]
         )

@@ -7,7 +7,13 @@ from collections import deque
 
 from latermq.client.producer.outgoing import SendFrames, SendResponse, SendResult
 from latermq.client.producer.shards import shard_index
-from latermq.client.session.failures import BrokerFailed, ConnectionLost, RequestTimedOut, error_from_wire
+from latermq.client.session.failures import (
+    AccessRefused,
+    BrokerFailed,
+    ConnectionLost,
+    RequestTimedOut,
+    error_from_wire,
+)
 from latermq.client.session.routes import DEFAULT_TOPIC_QUEUES, Route
 from latermq.client.session.session import Session
 from latermq.errors import Busy, IllegalMessage, LaterMQError, MalformedRequest
@@ -69,7 +75,8 @@ class PendingSend:
         status = _STATUS.get(response.code)
         if status is None:
             error = error_from_wire(response.code, response.remark, self.queue.brokerName)
-            self.sender.on_failure(self, error, response.code in RETRY_CODES)
+            retry = response.code in RETRY_CODES and not isinstance(error, AccessRefused)
+            self.sender.on_failure(self, error, retry)
             return
         try:
             header = response.header(SendResponse)
@@ -240,7 +247,8 @@ class Sender:
             check_sendable_topic(name)
             if len(self._topics) >= MAX_TOPICS:
                 raise Busy(f"this producer already sends to {MAX_TOPICS} topics", hint="Use another producer")
-            frames = SendFrames(self._group, name, DEFAULT_TOPIC_QUEUES, self._session.connections.encoding)
+            connections = self._session.connections
+            frames = SendFrames(self._group, name, DEFAULT_TOPIC_QUEUES, connections.encoding, connections.credentials)
             topic = self._topics[name] = SendTopic(name, frames)
         return topic
 

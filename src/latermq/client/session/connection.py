@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Callable, Container, Mapping
 from typing import cast
 
+from latermq.client.session.credentials import Credentials
 from latermq.client.session.failures import (
     ClientClosed,
     ConnectFailed,
@@ -177,10 +178,13 @@ class Connections:
         connect_timeout_s: float = 3.0,
         max_pending: int = 65_536,
         tls: ClientTls | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
+        """With credentials, all requests are signed."""
         if encoding not in ENCODINGS:
             raise ValueError(f"unknown encoding {encoding!r}; use one of {', '.join(ENCODINGS)}")
         self.encoding = ENCODINGS[encoding]
+        self.credentials = credentials
         self._on_request = on_request
         self._connect_timeout_s = connect_timeout_s
         self._max_pending = max_pending
@@ -252,18 +256,30 @@ class Connections:
                 future.set_result(response)
 
         opaque = self.next_opaque()
-        frame = encode_frame(code, opaque, encoding=self.encoding, fields=fields or {}, body=body)
-        connection.request(opaque, frame, on_response, deadline_s)
+        connection.request(opaque, self.frame(code, opaque, fields or {}, body), on_response, deadline_s)
         return await future
 
     async def oneway(self, address: str, code: int, fields: Mapping[str, str], body: bytes = b"") -> None:
         """Write a oneway request, which gets no response."""
         connection = await self.open(address)
-        frame = encode_frame(
-            code, self.next_opaque(), flag=FLAG_ONEWAY, encoding=self.encoding, fields=fields, body=body
-        )
-        connection.send(frame)
+        connection.send(self.frame(code, self.next_opaque(), fields, body, flag=FLAG_ONEWAY))
         await connection.drain()
+
+    def frame(
+        self,
+        code: int,
+        opaque: int,
+        fields: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        flag: int = 0,
+        encoding: int | None = None,
+    ) -> bytes:
+        """The frame of a request, signed if there are credentials."""
+        if self.credentials is not None:
+            fields = self.credentials.signed(fields, body)
+        chosen = self.encoding if encoding is None else encoding
+        return encode_frame(code, opaque, flag=flag, encoding=chosen, fields=fields, body=body)
 
     def statistics(self) -> dict[str, int]:
         return {

@@ -1,5 +1,7 @@
 """Client errors: those that a response code stands for, and those that occur without a response."""
 
+import re
+
 from latermq import errors
 from latermq.errors import LaterMQError
 
@@ -10,6 +12,10 @@ class BrokerFailed(LaterMQError):
 
 class UnknownResponse(LaterMQError):
     """The server sent a response code that this client does not know."""
+
+
+class AccessRefused(errors.NoPermission):
+    """The server checks users, and this client's user is unknown, or may not do what it asked for."""
 
 
 class ConnectionLost(LaterMQError):
@@ -65,12 +71,33 @@ _BY_CODE: dict[int, type[LaterMQError]] = {
     )
 }
 
+# The remarks of RocketMQ's brokers and of ours about users, and what to do about them.
+_NO_USER = "username cannot be null."
+_WRONG_SIGNATURE = "check signature failed."
+_ABOUT_A_USER = re.compile(r"User:.* (?:is not found|is disabled|has no permission to access .*)\.", re.DOTALL)
+_SET_CREDENTIALS = (
+    "Pass a user and its secret: credentials=Credentials(user, secret), or set LATERMQ_USER and LATERMQ_SECRET"
+)
+_CHECK_SECRET = "Check the secret and the name of the user"
+_ASK = "An administrator can change this: `latermq user` and `latermq acl`, or mqadmin updateUser and createAcl"
+
 
 def error_from_wire(code: int, remark: str | None, server: str = "") -> LaterMQError:
     """Return the error for a response code. Without a remark, the docstring of its class is the message."""
     type_ = _BY_CODE.get(code)
+    if type_ is errors.NoPermission and (hint := _access_hint(remark or "")):
+        return AccessRefused((remark or "").rstrip("."), hint=hint)
     if type_ is None:
         members = {"code": code, "__doc__": UnknownResponse.__doc__, "__module__": __name__}
         type_ = type(UnknownResponse.__name__, (UnknownResponse,), members)
     source = f" ({server} answered {code})" if server else ""
     return type_(f"{remark or (type_.__doc__ or '').rstrip('.')}{source}")
+
+
+def _access_hint(remark: str) -> str:
+    """What to do about a refusal that concerns the user of a request. Empty if it concerns something else."""
+    if remark == _NO_USER:
+        return _SET_CREDENTIALS
+    if remark == _WRONG_SIGNATURE:
+        return _CHECK_SECRET
+    return _ASK if _ABOUT_A_USER.fullmatch(remark) else ""

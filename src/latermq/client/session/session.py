@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from latermq.client.session.connection import Connection, Connections, split_address
+from latermq.client.session.credentials import Credentials, chosen_credentials
 from latermq.client.session.failures import ClientClosed
 from latermq.client.session.routes import REFRESH_S, Routes
 from latermq.errors import LaterMQError
@@ -51,6 +52,7 @@ class Session:
         instance: str = "",
         encoding: str = "json",
         tls: ClientTls | bool | None = None,
+        credentials: Credentials | bool | None = None,
         request_timeout_s: float = 3.0,
         heartbeat_every_s: float = HEARTBEAT_S,
         refresh_routes_every_s: float = REFRESH_S,
@@ -61,6 +63,7 @@ class Session:
             encoding=encoding,
             connect_timeout_s=request_timeout_s,
             tls=chosen_tls(tls),
+            credentials=chosen_credentials(credentials),
         )
         self.routes = Routes(self.connections, namesrv, timeout_s=request_timeout_s)
         self.ip = local_ip(self.routes.servers[0])
