@@ -334,6 +334,32 @@ def test_the_pipeline_is_measured_with_a_real_spark(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+def test_a_timeline_is_measured_without_a_broker(tmp_path: Path) -> None:
+    need_tool("java", "Spark requires it")
+    file = tmp_path / "out.json"
+    options = ("--timeline-rows", "5000", "--folder", str(tmp_path), "--json", str(file))
+    command = [sys.executable, "-m", "tests.bench", "timeline", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4_000:]
+    figures = {
+        name: values[LATERMQ] for name, values in json.loads(file.read_text())["medians"]["timeline 5,000"].items()
+    }
+    assert figures["bytes per row"] > 200  # the records are random, so they do not compress
+    # Of the large window of 500 timers, 25 were cancelled and 25 moved to another day.
+    assert figures["rows of window 2"] == 450
+    stages = (
+        "roll of 500 without Spark",
+        "roll of 500 on Spark",
+        "sql over an hour",
+        "count per day",
+        "first compaction",
+    )
+    assert all(figures[f"{stage} (s)"] > 0 for stage in stages)
+    assert figures["the same after 30 days of commits (s)"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_pipeline_sql_is_measured_with_the_command_and_a_real_driver(tmp_path: Path) -> None:
     need_tool("java", "Spark requires it")
     file = tmp_path / "out.json"
