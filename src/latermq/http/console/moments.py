@@ -9,6 +9,7 @@ from latermq.http.timer_request import time_text
 
 MAX_CHARS = 60
 _LEAST_DIGITS, _MOST_DIGITS = 12, 15  # of milliseconds since 1970: the years 1973 to 33658
+_TIME_CHARS = 3  # up to the colon of a time of day
 _AGO = " ago"
 _HINT = "Write 15m, 2h ago, 2027-01-31 09:00, or 2027-01-31T09:00:00+01:00"
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -48,6 +49,23 @@ def parse_moment_ms(text: str, zone: str, now_ms: int) -> int:
     if not time_text(time_ms):
         raise InvalidParameter(f"{text!r} is before 1970 or after 9999", hint=_HINT)
     return time_ms
+
+
+def parse_coming_ms(text: str, zone: str, now_ms: int) -> int:
+    """Return a moment like `parse_moment_ms`. A time of day, such as 09:00, is the next one."""
+    try:
+        time_of_day = datetime.time.fromisoformat(text.strip()) if ":" in text[:_TIME_CHARS] else None
+    except ValueError:
+        time_of_day = None
+    if time_of_day is None or time_of_day.tzinfo is not None:
+        return parse_moment_ms(text, zone, now_ms)
+    now = datetime.datetime.fromtimestamp(now_ms / 1000, zone_of(zone))
+    found = now.replace(
+        hour=time_of_day.hour, minute=time_of_day.minute, second=time_of_day.second, microsecond=0, fold=0
+    )
+    if found < now:
+        found += datetime.timedelta(days=1)
+    return (found - _EPOCH) // _MILLISECOND
 
 
 def due_of(text: str, zone: str, now_ms: int) -> dict[str, str]:

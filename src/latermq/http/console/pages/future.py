@@ -8,6 +8,7 @@ from latermq.errors import InvalidParameter
 from latermq.http.console.heat_map import HOUR_MS, HourCount, days_by_hour, months_by_day
 from latermq.http.console.moments import parse_moment_ms, zone_of
 from latermq.http.console.page import Page, PageRow, View, Visit
+from latermq.http.console.pages import what_if
 
 DAYS, MONTHS = 14, 12
 BUSIEST = 10
@@ -107,6 +108,14 @@ PAGE = Page(
     [
         PageRow("GET", "/future", show),
         PageRow("GET", "/future/heaviest", show_heaviest),
+        PageRow("GET", what_if.PATH, what_if.show),
     ],
-    examples=("/future/heaviest", "/future?by=day", "/future?from=2031-03-01&zone=Europe/Berlin"),
+    examples=(
+        "/future/heaviest",
+        "/future?by=day",
+        "/future?from=2031-03-01&zone=Europe/Berlin",
+        what_if.PATH,
+        f"{what_if.PATH}?add=500,000&at=09:00&consumers=2,000&zone=Europe/Berlin",
+        f"{what_if.PATH}?add=500k&at=09:00&over=10m",
+    ),
 )

@@ -11,9 +11,24 @@ export function colour(name) {
   return value;
 }
 
+// The part of a time that tells the marks of an axis apart.
+function mark(times) {
+  const span = times.at(-1) - times[0];
+  return span < 600_000 ? at => timeText(at).slice(11, 19) : span > 129_600_000 ? at => timeText(at).slice(5, 16) : at => timeText(at).slice(11, 16);
+}
+
+// Draw what `chart` returns, the arguments of `draw` after the box, and again when the look of the page changes.
+export function drawAgain(box, chart) {
+  let drawn = null;
+  const again = () => { drawn?.clear(); box.replaceChildren(); drawn = draw(box, ...chart()); };
+  again();
+  addEventListener("resize", again);
+  for (const name of ["latermq:theme", "latermq:zone"]) document.body.addEventListener(name, again);
+}
+
 // Draw series over time: {label, colour, values, fill}. Returns functions that give it new values, or remove it.
 export function draw(box, times, series, unit = "", height = 200) {
-  const soft = colour("soft"), line = colour("line");
+  const soft = colour("soft"), line = colour("line"), markOf = times.length ? mark(times) : String;
   const axis = {stroke: soft, grid: {stroke: line, width: 1}, ticks: {show: false}, font: "12px system-ui, sans-serif"};
   const text = value => value == null ? "–" : `${value.toLocaleString("en", {maximumFractionDigits: 1})} ${unit}`.trim();
   const plot = new uPlot({
@@ -22,11 +37,11 @@ export function draw(box, times, series, unit = "", height = 200) {
     legend: {live: true, markers: {fill: (u, at) => u.series[at].stroke(u, at)}},
     scales: {x: {time: false}, y: {range: (u, low, high) => [0, Math.max(high * 1.1, 1)]}},
     axes: [
-      {...axis, values: (u, splits) => splits.map(at => timeText(at).slice(11, 16)), space: 64},
+      {...axis, values: (u, splits) => splits.map(markOf), space: 64},
       {...axis, size: 62, values: (u, splits) => splits.map(text)},
     ],
     series: [
-      {label: "Time", value: (u, at) => at == null ? "–" : timeText(at).slice(11, 16)},
+      {label: "Time", value: (u, at) => at == null ? "–" : markOf(at)},
       ...series.map(one => ({label: one.label, stroke: colour(one.colour), width: 2, points: {show: false}, value: (u, value) => text(value),
         ...(one.dash ? {dash: [5, 4]} : {})})),
     ],
