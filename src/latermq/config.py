@@ -303,7 +303,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hosts: str = ""
     session_timeout: Duration = Duration.parse("12h")  # how long a browser stays signed in
     broker_timeout: Duration = Duration.parse("5s")  # for a broker's answer, with all retries
-    request_timeout: Duration = Duration.parse("30s")  # for a whole request, from its headers to the end of its answer
+    request_timeout: Duration = Duration.parse("30s")  # from its headers to the end of its answer, or of each part
     header_timeout: Duration = Duration.parse("10s")  # for the headers of a request to arrive
     stalled_timeout: Duration = Duration.parse("60s")  # a peer that reads nothing for this long is disconnected
     stop_timeout: Duration = Duration.parse("5s")  # for requests in flight when the process stops

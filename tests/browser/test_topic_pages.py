@@ -1,5 +1,6 @@
 """Topics, messages, groups and dead letters through the pages."""
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -7,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from latermq import OutgoingMessage
-from latermq.client import blocking
+from latermq.client import Message, blocking
 from tests.interop.waiting import wait_until
 from tests.support.browser import Watched, visiting
 from tests.support.http_console import HttpClient
@@ -136,3 +137,42 @@ def test_picked_dead_letters_are_sent_again_and_those_that_cannot_be_are_named(
     page.get_by_role("button", name="Send again").click()
     expect(page.locator(".problem")).to_contain_text("no dead letter is picked")
     tab.complaints.clear()  # Chromium reports the status 422
+
+
+def test_a_message_that_was_given_up_is_traced_and_its_dead_letter_exported(
+    tab: Watched, server: Server, client: HttpClient
+) -> None:
+    def fail(message: Message) -> None:
+        raise RuntimeError("never")
+
+    with blocking.PushConsumer(
+        server.namesrv, "baker", fail, consume_from="first", max_reconsume_times=0, concurrency=1
+    ) as consumer:
+        assert client.post("/api/v1/messages", {"topic": "cakes", "body": "bake", "key": "cake-1"}).status == 201
+        consumer.subscribe("cakes")
+        traces = "/api/v1/messages/trace?topic=cakes&key=cake-1"
+        wait_until(lambda: b"dead-letter" in client.get(traces).body, 60.0, "the dead letter")
+    page = tab.page
+    page.goto("/messages?topic=cakes&key=cake-1")
+    page.get_by_role("link", name="What became of it").click()
+    steps = page.locator("ol.history li")
+    expect(steps).to_have_text([re.compile("^Stored"), re.compile("^Given up by baker.*attempt 1 failed", re.DOTALL)])
+    assert re.search(r"[?&]key=cake-1\b", page.url), "the view has its own address"
+    assert tab.barriers() == []
+    tab.picture("trace-dead-letter-light")
+    page.get_by_role("link", name="its dead letters").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Export").click()
+    assert download.value.suggested_filename == "dead-letters-baker.ndjson"
+    [line] = download.value.path().read_text().splitlines()
+    assert json.loads(line)["message"]["body"] == "bake"
+
+    page.get_by_label("Pick cake-1").check()
+    page.get_by_role("button", name="Send again").click()
+    expect(page.get_by_role("status").filter(has_text="in their topics again")).to_be_visible()
+    page.goto("/messages?topic=cakes&key=cake-1")
+    page.locator("#results tbody a").first.click()
+    expect(page.locator("section[aria-labelledby=trace] li.sent-again")).to_be_visible()
+    page.locator("li.sent-again a").click()
+    expect(page.locator("section[aria-labelledby=trace] ol.history li")).to_have_text([re.compile("^Stored")])

@@ -11,12 +11,13 @@ from latermq.client.scheduling.brokers import SchedulingAdmin
 from latermq.config import Config
 from latermq.errors import QueryNotFound
 from latermq.message.names import TIMER_TOPIC
-from latermq.message.properties import UNIQUE_KEY
+from latermq.message.properties import KEY_SEPARATOR, KEYS, UNIQUE_KEY
 from latermq.message.record import Message, decode_records
 from latermq.model.pipeline_state import PipelineState
 from latermq.model.timer_changes import ChangeOutcomes, TimerChanges
 from latermq.model.timers import Outcome, PendingPage
 from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.groups import GroupList
 from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.pipeline import decode_state
 from latermq.protocol.remoting.runtime import BrokerStats
@@ -108,20 +109,37 @@ class Brokers(SchedulingAdmin):
 
     async def records_of(self, address: str, topic: str, unique_key: str, limit: int) -> list[Message]:
         """Return the records of a topic at one broker that have this unique key."""
+        found = await self._records(address, topic, unique_key, limit, is_unique=True)
+        return [message for message in found if message.properties.get(UNIQUE_KEY) == unique_key]
+
+    async def keyed_records_of(self, address: str, topic: str, key: str, limit: int) -> list[Message]:
+        """Return the records of a topic at one broker that have this message key."""
+        found = await self._records(address, topic, key, limit, is_unique=False)
+        return [message for message in found if key in message.properties.get(KEYS, "").split(KEY_SEPARATOR)]
+
+    async def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have consumed a topic or subscribe to it."""
+        fields = {"topic": topic}
+        replies = [
+            await self._call(address, Request.QUERY_TOPIC_CONSUME_BY_WHO, fields)
+            for address in (await self.holders_of(topic)).values()
+        ]
+        return sorted({group for reply in replies for group in decode_body(reply.body, GroupList).groupList})
+
+    async def _records(self, address: str, topic: str, key: str, limit: int, *, is_unique: bool) -> list[Message]:
         fields = {
             "topic": topic,
-            "key": unique_key,
+            "key": key,
             "maxNum": str(limit),
             "beginTimestamp": "0",
             "endTimestamp": str((1 << 63) - 1),
-            "_UNIQUE_KEY_QUERY": "true",
+            "_UNIQUE_KEY_QUERY": str(is_unique).lower(),
         }
         try:
             response = await self._call(address, Request.QUERY_MESSAGE, fields)
         except QueryNotFound:
             return []
-        found = decode_records(response.body)
-        return [message for message in found if message.properties.get(UNIQUE_KEY) == unique_key]
+        return list(decode_records(response.body))
 
 
 def name_servers_of(config: Config) -> str:

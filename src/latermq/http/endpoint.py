@@ -1,6 +1,6 @@
 """Rows of the route table: what a request carries, who answers it, and with what. /openapi.json lists the same rows."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from starlette.datastructures import Headers, QueryParams
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from latermq.errors import InvalidParameter, LaterMQError, MalformedRequest
@@ -31,9 +31,9 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """A successful answer: a struct, or text that is already encoded."""
+    """A successful answer: a struct, text that is already encoded, or such text in parts."""
 
-    body: msgspec.Struct | bytes | None = None
+    body: msgspec.Struct | bytes | AsyncIterator[bytes] | None = None
     status: HTTPStatus = HTTPStatus.OK
     headers: Mapping[str, str] = field(default_factory=dict)
     media_type: str = JSON
@@ -101,6 +101,10 @@ class _Service:
             answer = await self._row.handler(Call(request.path_params, query, body, request.headers))
         except LaterMQError as error:
             return problem_response(error)
+        if isinstance(answer.body, AsyncIterator):
+            if request.method == "HEAD":  # the parts would be read for nothing
+                return Response(None, answer.status, dict(answer.headers), answer.media_type)
+            return StreamingResponse(answer.body, answer.status, dict(answer.headers), answer.media_type)
         content = answer.body if isinstance(answer.body, bytes) else _encoded(answer.body)
         media_type = answer.media_type if content is not None else None
         return Response(content, answer.status, dict(answer.headers), media_type)

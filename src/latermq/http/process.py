@@ -14,6 +14,7 @@ from latermq.config import Config
 from latermq.http.alerts.monitor import AlertMonitor
 from latermq.http.api.alerts import AlertApi
 from latermq.http.api.cluster import ClusterApi
+from latermq.http.api.dead_letter_export import DeadLetterExportApi
 from latermq.http.api.dead_letters import READER_GROUP, DeadLetterApi
 from latermq.http.api.density import DensityApi
 from latermq.http.api.forecast import ForecastApi
@@ -22,6 +23,7 @@ from latermq.http.api.health import HealthApi
 from latermq.http.api.jobs import JobApi
 from latermq.http.api.lateness import LatenessApi
 from latermq.http.api.live import LiveApi
+from latermq.http.api.message_trace import MessageTraceApi
 from latermq.http.api.timer_batches import TimerBatchApi
 from latermq.http.api.timer_history import TimerHistoryApi
 from latermq.http.api.timer_list import TimerListApi
@@ -141,13 +143,13 @@ class ConsoleProcess:
     def _endpoints(self, density: DensityApi, clock: Clock) -> list[Endpoint]:
         """The route table."""
         brokers, http = self.brokers, self._config.http
-        scheduler = self._scheduler
+        scheduler, history = self._scheduler, TimerHistoryApi(brokers)
         forecast, lateness = ForecastApi(brokers, self._far, clock), LatenessApi(brokers)
         rows = [
             *HealthApi(brokers).endpoints,
             *self.metrics.endpoints,
             *TimerApi(brokers, scheduler).endpoints,
-            *TimerHistoryApi(brokers).endpoints,
+            *history.endpoints,
             *TimerBatchApi(brokers, scheduler, http).endpoints,
             *self._timers.endpoints,
             *JobApi(self.jobs, self._works, http, clock).endpoints,
@@ -156,9 +158,11 @@ class ConsoleProcess:
             *forecast.endpoints,
             *WhatIfApi(brokers, forecast, lateness, http).endpoints,
             *TopicApi(brokers, http).endpoints,
+            *MessageTraceApi(brokers, history).endpoints,
             *TopicMessageApi(brokers, self._reader, self._producer, http).endpoints,
             *GroupApi(brokers).endpoints,
             *DeadLetterApi(brokers, self._reader, self._producer, http).endpoints,
+            *DeadLetterExportApi(self._reader).endpoints,
             *self._cluster.endpoints,
             *AlertApi(self.alerts, self._cluster.collect, clock).endpoints,
         ]

@@ -129,7 +129,7 @@ class DeadLetterApi:
 
     async def _list(self, call: Call) -> Answer:
         query: DeadLetterQuery = call.query
-        topic = _checked(call.path["group"])
+        topic = checked_topic(call.path["group"])
         limit = page_limit(query.limit, self._max_page)
         start = _decode_cursor(query.cursor) if query.cursor else None
         page = DeadLetterPage([])
@@ -170,7 +170,7 @@ class DeadLetterApi:
 
     async def _resend(self, call: Call) -> Answer:
         resend: Resend = call.body
-        topic = _checked(call.path["group"])
+        topic = checked_topic(call.path["group"])
         if resend.topic:
             check_topic(resend.topic)
         known: set[str] = set()
@@ -195,7 +195,8 @@ class DeadLetterApi:
         return Resent(message_id, topic, sent.message_id)
 
 
-def _checked(group: str) -> str:
+def checked_topic(group: str) -> str:
+    """Return the dead-letter topic of a group. Raises IllegalMessage if that is not a name."""
     topic = topic_of(group)
     check_topic(topic)
     return topic

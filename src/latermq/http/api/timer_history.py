@@ -12,7 +12,7 @@ from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
 from latermq.http.timer_request import time_text
 from latermq.message.names import TIMER_TOPIC
-from latermq.message.properties import DUE_MS, MOVE, TIMER_DELETE_KEY, TIMER_ID
+from latermq.message.properties import DUE_MS, MOVE, REAL_TOPIC, TIMER_DELETE_KEY, TIMER_ID
 from latermq.message.timer_ids import parse_timer_id
 from latermq.message.timer_name import timer_name
 
@@ -57,7 +57,10 @@ class TimerHistoryApi:
         return [Endpoint("GET", path, self._answer, "Show what happened to a timer", answers, "timers")]
 
     async def _answer(self, call: Call) -> Answer:
-        topic, unique_key = parse_timer_id(call.path["id"])
+        return Answer(TimerHistory(await self.events(*parse_timer_id(call.path["id"]))))
+
+    async def events(self, topic: str, unique_key: str) -> list[TimerEvent]:
+        """Return the steps of a timer. A message that was never a timer has been delivered only."""
         holders = await self._brokers.holders_of(topic)
         names = ((TIMER_TOPIC, unique_key), (TIMER_TOPIC, timer_name(topic, unique_key)), (topic, unique_key))
 
@@ -66,7 +69,7 @@ class TimerHistoryApi:
             return [_Found(broker, message) for message in found]
 
         parts = await asyncio.gather(*(ask(*holder, *name) for holder in holders.items() for name in names))
-        return Answer(TimerHistory(events_of(topic, [one for part in parts for one in part])))
+        return events_of(topic, [one for part in parts for one in part])
 
 
 def events_of(topic: str, records: Sequence[_Found]) -> list[TimerEvent]:
@@ -75,6 +78,8 @@ def events_of(topic: str, records: Sequence[_Found]) -> list[TimerEvent]:
     due_ms = 0
     for broker, message in sorted(records, key=lambda one: (one[1].store_timestamp_ms, one[1].physical_offset)):
         at_ms, properties = message.store_timestamp_ms, message.properties
+        if message.topic != topic and properties.get(REAL_TOPIC, topic) != topic:
+            continue  # a retry of the message, which waits under the same unique key
         event = TimerEvent("scheduled", time_text(at_ms), at_ms, broker)
         if message.topic == topic:
             event.event = "delivered"

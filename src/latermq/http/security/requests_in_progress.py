@@ -31,7 +31,7 @@ class RequestsInProgress:
             return
         request = _Request(self, scope, receive, send)
         try:
-            async with asyncio.timeout(self._config.request_timeout / 1000):
+            async with asyncio.timeout(self.timeout_s) as request.deadline:
                 await request.serve()
         except TimeoutError:
             self.timed_out += 1
@@ -47,6 +47,11 @@ class RequestsInProgress:
             await request.refuse(error)
         finally:
             request.release()
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a request, or a part of its answer, may take."""
+        return self._config.request_timeout / 1000
 
     async def run(self, request: "_Request") -> None:
         """Serve a request whose body has been read."""
@@ -87,6 +92,7 @@ class _Request:
     def __init__(self, owner: RequestsInProgress, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
         self.is_read = False
+        self.deadline: asyncio.Timeout | None = None
         self._owner = owner
         self._receive = receive
         self._send = send
@@ -127,6 +133,9 @@ class _Request:
 
     async def send(self, message: Message) -> None:
         self._has_started = True
+        if message.get("more_body", False) and self.deadline is not None:
+            # An answer in parts may be long. Each part has the time of a request.
+            self.deadline.reschedule(asyncio.get_running_loop().time() + self._owner.timeout_s)
         await self._send(message)
 
     async def refuse(self, error: HttpError) -> None:

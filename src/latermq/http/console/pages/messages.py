@@ -1,18 +1,18 @@
-"""The page Messages: stored messages by key or id, and what happened to one."""
+"""The page Messages: stored messages by key or id, and what became of them."""
 
 import asyncio
 import json
 from http import HTTPStatus
 from typing import Any
 
-from latermq.errors import LaterMQError, QueryNotFound, TopicNotFound
+from latermq.errors import InvalidParameter, LaterMQError, QueryNotFound, TopicNotFound
 from latermq.http.api.topics import MessageInfo, MessageList
 from latermq.http.console.page import Page, PageRow, View, Visit
 from latermq.http.problems import problem_of, status_of
 
 ROWS = 50
 MAX_TOPICS_OFFERED = 500
-_PATH = "/api/v1/messages"
+_PATH, _TRACE = "/api/v1/messages", "/api/v1/messages/trace"
 _TOPICS_AGE_S = 10.0
 
 
@@ -63,9 +63,34 @@ async def _topics(visit: Visit) -> list[str]:
 async def show_message(visit: Visit) -> View:
     """One message."""
     topic, message_id = visit.path["topic"], visit.path["id"]
-    messages = (await visit.api.get(_PATH, {"topic": topic, "id": message_id, "limit": ROWS})).messages
-    shown = {"message": messages[-1], "copies": messages, "body": readable_body(messages[-1])}
+    query = {"topic": topic, "id": message_id}
+    messages = (await visit.api.get(_PATH, query | {"limit": ROWS})).messages
+    shown: dict[str, Any] = {"message": messages[-1], "copies": messages, "body": readable_body(messages[-1])}
+    shown |= {"trace": None, "trace_problem": None}
+    try:
+        shown["trace"] = next(iter((await visit.api.get(_TRACE, query)).messages), None)
+    except LaterMQError as error:
+        shown["trace_problem"] = problem_of(error)
     return View("message.html", shown, f"Message {message_id}")
+
+
+async def show_trace(visit: Visit) -> View:
+    """What became of the messages with a key or an id, also of those that are not delivered yet."""
+    topic, key = (visit.query.get(name, "").strip() for name in ("topic", "key"))
+    shown: dict[str, Any] = {"topic": topic, "key": key, "traces": [], "left_out": 0, "problem": None}
+    if not topic or not key:
+        raise InvalidParameter("the topic or the key is missing", hint="Search on the page Messages")
+    for name in ("key", "id"):
+        try:
+            found = await visit.api.get(_TRACE, {"topic": topic, name: key})
+        except (QueryNotFound, TopicNotFound):
+            continue
+        except LaterMQError as error:
+            shown["problem"] = problem_of(error)
+            return View("trace.html", shown, f"Trace of {key}", HTTPStatus(status_of(error)))
+        shown |= {"traces": found.messages, "left_out": found.left_out}
+        break
+    return View("trace.html", shown, f"Trace of {key}")
 
 
 def readable_body(message: MessageInfo) -> str:
@@ -82,7 +107,13 @@ PAGE = Page(
     "Messages",
     [
         PageRow("GET", "/messages", search),
+        PageRow("GET", "/messages/trace", show_trace),
         PageRow("GET", "/messages/{topic}/{id}", show_message),
     ],
-    examples=("/messages?topic=orders&key=order-1", "/messages?topic=orders&key=nothing-here"),
+    examples=(
+        "/messages?topic=orders&key=order-1",
+        "/messages?topic=orders&key=nothing-here",
+        "/messages/trace?topic=orders&key=order-1",
+        "/messages/trace?topic=orders&key=nothing-here",
+    ),
 )
