@@ -8,6 +8,7 @@ from latermq.client import BrokerFailed, MessageQueue
 from latermq.client.admin import LAST
 from latermq.client.consumer import queue_offsets
 from latermq.client.scheduling.brokers import SchedulingAdmin
+from latermq.client.session.credentials import own_credentials
 from latermq.config import Config
 from latermq.errors import QueryNotFound
 from latermq.message.names import TIMER_TOPIC
@@ -151,5 +152,8 @@ def name_servers_of(config: Config) -> str:
 def open_brokers(config: Config) -> Brokers:
     """Return the connections, to be started."""
     return Brokers(
-        name_servers_of(config), request_timeout_s=config.http.broker_timeout / 1000, tls=own_tls(config.tls) or False
+        name_servers_of(config),
+        request_timeout_s=config.http.broker_timeout / 1000,
+        tls=own_tls(config.tls) or False,
+        credentials=own_credentials(config.access) or False,
     )

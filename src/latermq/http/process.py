@@ -9,6 +9,7 @@ import uvloop
 
 from latermq.client import Producer, PullConsumer
 from latermq.client.scheduling.scheduler import TimerScheduler
+from latermq.client.session.credentials import own_credentials
 from latermq.clock import Clock, SystemClock
 from latermq.config import Config
 from latermq.http.alerts.monitor import AlertMonitor
@@ -61,9 +62,13 @@ class ConsoleProcess:
         self._config = config
         self.brokers = open_brokers(config)
         servers, timeout_s = name_servers_of(config), config.http.broker_timeout / 1000
-        tls = own_tls(config.tls) or False
-        self._reader = PullConsumer(servers, group=READER_GROUP, request_timeout_s=timeout_s, tls=tls)
-        self._producer = Producer(servers, group=PRODUCER_GROUP, send_timeout_s=timeout_s, tls=tls)
+        tls, credentials = own_tls(config.tls) or False, own_credentials(config.access) or False
+        self._reader = PullConsumer(
+            servers, group=READER_GROUP, request_timeout_s=timeout_s, tls=tls, credentials=credentials
+        )
+        self._producer = Producer(
+            servers, group=PRODUCER_GROUP, send_timeout_s=timeout_s, tls=tls, credentials=credentials
+        )
         self._far = FarTimers(self.brokers, config)
         self._scheduler = TimerScheduler(self.brokers)
         self._timers = TimerListApi(self.brokers, self._far, config.http)

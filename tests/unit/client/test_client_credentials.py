@@ -5,15 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from latermq.access.inner_credentials import FILE_NAME, load_or_create_inner_secret
 from latermq.access.signatures import SIGNATURE, sign, signed_content
 from latermq.client.producer.outgoing import SendFrames
 from latermq.client.session.credentials import (
+    VARIABLES,
     Credentials,
+    as_variables,
     chosen_credentials,
     credentials_from_environment,
+    own_credentials,
     read_secret,
 )
 from latermq.client.session.failures import AccessRefused, error_from_wire
+from latermq.config import AccessConfig
 from latermq.errors import ConfigError, NoPermission
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, FrameReader
@@ -134,3 +139,42 @@ def test_a_refusal_that_is_not_about_users_stays_as_it_is() -> None:
     error = error_from_wire(Response.NO_PERMISSION, "the topic [t] sending message is forbidden")
     assert type(error) is NoPermission
     assert not error.hint
+
+
+def test_a_server_process_signs_with_the_inner_secret_if_it_checks_users_or_has_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / FILE_NAME
+    load_or_create_inner_secret(path)
+    assert own_credentials(AccessConfig(), tmp_path) is None
+    for config in (AccessConfig(enabled=True), AccessConfig(inner_file=str(path))):
+        found = own_credentials(config, tmp_path)
+        assert found is not None
+        assert found.user == "latermq-inner"
+    monkeypatch.setenv("LATERMQ_USER", "console")
+    monkeypatch.setenv("LATERMQ_SECRET", "c0nsole")
+    found = own_credentials(AccessConfig())
+    assert found is not None
+    assert found.user == "console"
+
+
+def test_processes_that_a_server_starts_get_the_path_and_not_the_secret(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    secret = load_or_create_inner_secret(path)
+    variables = as_variables(AccessConfig(inner_file=str(path)))
+    assert secret not in "".join(variables.values())
+    found = credentials_from_environment({"LATERMQ_SECRET": "of the operator", **variables})
+    assert found is not None
+    assert found.signed({}, b"x") == Credentials("latermq-inner", secret).signed({}, b"x")
+    assert as_variables(AccessConfig()) == {}
+
+
+def test_an_inner_secret_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    load_or_create_inner_secret(path)
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="other users") as caught:
+        own_credentials(AccessConfig(inner_file=str(path)))
+    assert caught.value.hint == f"chmod 600 {path}"

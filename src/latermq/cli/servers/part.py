@@ -16,6 +16,7 @@ Ready = Callable[[str], None]
 
 def run_part(name: str, config: "Config", parent_pid: int | None, run: Callable[[Ready], int]) -> int:
     """Run one server process until it is stopped. Returns the exit code, 2 if it could not start."""
+    from latermq.client.session import credentials
     from latermq.server.logs import set_up_logs
     from latermq.server.private_files import keep_private
     from latermq.server.processes import die_with_parent
@@ -25,7 +26,8 @@ def run_part(name: str, config: "Config", parent_pid: int | None, run: Callable[
     if parent_pid is not None:
         die_with_parent(parent_pid)
     keep_private(config)
-    os.environ.update(as_variables(config.tls))  # for the processes that this one starts
+    # For the processes that this one starts.
+    os.environ.update(as_variables(config.tls) | credentials.as_variables(config.access))
     set_up_logs(config.log, name)
     was_ready = False
 

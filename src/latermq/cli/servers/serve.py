@@ -99,7 +99,7 @@ def serve(
     from latermq.server.supervisor import Part, Supervisor
 
     set_up_logs(effective.log, "serve")
-    settings += _certificate_settings(data, effective)
+    settings += [*_certificate_settings(data, effective), *_access_settings(data, effective)]
     inherited = _inherited_options(config)
     settings += as_settings(host, namesrv_port, port)
     shared = as_environment(settings)
@@ -227,6 +227,17 @@ def _certificate_settings(data: Path, config: "Config") -> list[str]:
     if not config.tls.ca and (config.tls.mode == "enforcing" or config.tls.connect == "on"):
         settings.append(f"tls.ca={files.certificate}")  # the parts verify each other
     return settings
+
+
+def _access_settings(data: Path, config: "Config") -> list[str]:
+    """The file with the secret that all parts sign with. The name server, which starts first, needs it too."""
+    from latermq.access.inner_credentials import inner_file, load_or_create_inner_secret
+
+    path = inner_file(config.access, data)
+    if path is None:
+        return []
+    load_or_create_inner_secret(path)
+    return [f"access.inner_file={path}"]
 
 
 def _pipeline_settings(data: Path, config: "Config") -> list[str]:

@@ -83,8 +83,22 @@ def find_cluster(
             raise StoreError(f"no server runs on {data}", hint=f"Start it: latermq serve --data {data}")
         addresses = [connectable(part.address) for part in record.parts if part.name == "name server" and part.address]
         namesrv = namesrv or ";".join(addresses) or None
-    effective = load_config(config, settings=[*(settings or ()), *given_settings({"http.namesrv": namesrv})])
+    own = given_settings({"http.namesrv": namesrv, "access.inner_file": _inner_file(data)})
+    effective = load_config(config, settings=[*(settings or ()), *own])
     return effective, record
+
+
+def _inner_file(data: Path | None) -> Path | None:
+    """The secret of the server's own processes, for its owner. A user that the environment names is used instead."""
+    import os
+
+    from latermq.access.inner_credentials import FILE_NAME
+    from latermq.client.session.credentials import USER
+
+    if data is None or os.environ.get(USER):
+        return None
+    path = data.absolute() / FILE_NAME
+    return path if os.access(path, os.R_OK) else None
 
 
 def _print(found: "Overview") -> None:

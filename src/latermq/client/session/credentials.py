@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
+from latermq.access.inner_credentials import inner_file, load_inner_secret
 from latermq.access.signatures import ACCESS_KEY, SIGNATURE, Signer, signed_content
+from latermq.access.users import INNER_USER
+from latermq.config import AccessConfig
 from latermq.errors import ConfigError
 
 USER: Final = "LATERMQ_USER"
@@ -103,3 +106,15 @@ def chosen_credentials(choice: "Credentials | bool | None") -> Credentials | Non
     if isinstance(choice, Credentials):
         return choice
     return None if choice is False else credentials_from_environment()
+
+
+def own_credentials(access: AccessConfig, data: Path | None = None) -> Credentials | None:
+    """The credentials with which a server process connects to name servers and brokers. Reads the disk."""
+    path = inner_file(access, data)
+    return credentials_from_environment() if path is None else Credentials(INNER_USER, load_inner_secret(path))
+
+
+def as_variables(access: AccessConfig) -> dict[str, str]:
+    """What makes processes that a server starts, such as Spark's executors, sign as the server does."""
+    path = inner_file(access, None)
+    return {} if path is None else {USER: INNER_USER, SECRET: "", SECRET_FILE: str(path)}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from latermq.client.session.connection import Connections
+from latermq.client.session.credentials import credentials_from_environment
 from latermq.errors import LaterMQError
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.timers import decode_outcomes
@@ -50,7 +51,11 @@ def run_steps(steps: Sequence[Step], addresses: Mapping[str, str]) -> list[tuple
 
 
 async def _run_steps(steps: Sequence[Step], addresses: Mapping[str, str]) -> list[tuple[str, str]]:
-    connections = Connections(on_request=lambda connection, command: None, tls=tls_from_environment())
+    connections = Connections(
+        on_request=lambda connection, command: None,
+        tls=tls_from_environment(),
+        credentials=credentials_from_environment(),
+    )
     try:
         return await _StepRunner(connections, addresses).run(steps)
     finally:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import msgspec
 
 from latermq.client.session.connection import split_address, tls_hint
+from latermq.client.session.credentials import Credentials, credentials_from_environment
 from latermq.client.session.failures import ConnectFailed, ConnectionLost, RequestTimedOut, error_from_wire
 from latermq.errors import CorruptStore, LaterMQError, MalformedFrame
 from latermq.message.names import is_file_name
@@ -98,6 +99,7 @@ class BrokerLink:
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._socket: socket.socket | None = None
+        self._credentials: Credentials | None = None  # read for each connection: the secret may have changed
         self._opaques = itertools.count(1)
 
     def __enter__(self) -> Self:
@@ -249,6 +251,8 @@ class BrokerLink:
         try:
             if self._socket is None:
                 self._socket = self._connect()
+            if self._credentials is not None:
+                fields = self._credentials.signed(fields, body)
             self._socket.sendall(encode_frame(code, opaque, fields=fields, body=body))
         except OSError as error:
             self.close()
@@ -256,7 +260,8 @@ class BrokerLink:
         return opaque
 
     def _connect(self) -> socket.socket:
-        """Open the socket, with TLS if the environment says so: workers of Spark have no other settings."""
+        """Open the socket, with TLS and a user if the environment has them: workers of Spark have no other settings."""
+        self._credentials = credentials_from_environment()
         tls = tls_from_environment()
         context = tls.context() if tls is not None else None
         host, port = split_address(self.address)

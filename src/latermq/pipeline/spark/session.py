@@ -11,6 +11,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from latermq.client.session.credentials import SECRET_FILE, USER
 from latermq.config import PipelineConfig
 from latermq.errors import ConfigError
 from latermq.pipeline.spark.jars import delta_jars
@@ -20,7 +21,7 @@ from latermq.pipeline.spark.s3_jars import LOG_STORE_CLASS, s3_jars
 from latermq.pipeline.spark.spark_failures import first_line
 from latermq.pipeline.timeline.root import is_on_s3
 from latermq.pipeline.timeline.s3 import executor_variables, hadoop_settings
-from latermq.tls.client import VARIABLES
+from latermq.tls.client import VARIABLES as TLS_VARIABLES
 
 APPLICATION = "latermq-pipeline"
 STOP_TIMEOUT_S = 10.0
@@ -109,7 +110,9 @@ def session_settings(config: PipelineConfig) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"latermq-warehouse-{os.getuid()}"),
     }
     # Executors connect to brokers as the driver does.
-    settings |= {f"spark.executorEnv.{name}": os.environ[name] for name in VARIABLES if name in os.environ}
+    # Not the secret itself, as these settings are on the command line of the JVM.
+    variables = (*TLS_VARIABLES, USER, SECRET_FILE)
+    settings |= {f"spark.executorEnv.{name}": os.environ[name] for name in variables if name in os.environ}
     if is_local(config.master):
         settings |= _LOCAL_SETTINGS
     return settings

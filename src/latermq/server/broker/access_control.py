@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from latermq.access.inner_credentials import FILE_NAME, load_or_create_inner_secret
+from latermq.access.inner_credentials import inner_file, load_or_create_inner_secret
 from latermq.access.secret_box import SecretBox, check_key_text, inner_key
 from latermq.access.users import INNER_USER, User
 from latermq.audit.audit_log import NO_AUDIT, AuditLog, open_audit
@@ -26,11 +26,6 @@ from latermq.store.files.disk import Disk
 KEY_VARIABLE = "LATERMQ_SECRET_KEY"
 _REVISION_BYTES = 16
 _log = structlog.get_logger(__name__)
-
-
-def inner_file(config: AccessConfig, data: Path) -> Path:
-    """The file with the secret of LaterMQ's own processes."""
-    return Path(config.inner_file).absolute() if config.inner_file else data.absolute() / FILE_NAME
 
 
 def inner_user(secret: str) -> User:
@@ -52,7 +47,9 @@ class AccessControl:
         self.table = AccessTable(
             disk, access, _key_text(access), lambda: secrets.token_hex(_REVISION_BYTES), secrets.token_bytes
         )
-        secret = load_or_create_inner_secret(inner_file(access, data))
+        path = inner_file(access, data)
+        assert path is not None, "a broker has a data directory"
+        secret = load_or_create_inner_secret(path)
         self._box = SecretBox(inner_key(secret), secrets.token_bytes)
         is_enforced = access.mode == "enforce"
         self._audit = open_audit(config.audit, data, f"broker {config.broker.name}", clock)

@@ -3,6 +3,7 @@
 import asyncio
 
 from latermq.client.session.connection import Connections
+from latermq.client.session.credentials import Credentials
 from latermq.client.session.routes import Routes
 from latermq.errors import Busy, LaterMQError, TopicNotFound
 from latermq.model.topic import READ
@@ -18,9 +19,17 @@ CALL_TIMEOUT_S = 2.0  # clients wait 3 s for their assignments
 class ClusterRoutes:
     """Looks topics up at the name servers. Answers are kept for a few seconds."""
 
-    def __init__(self, name_servers: list[str], broker_name: str, tls: ClientTls | None = None) -> None:
+    def __init__(
+        self,
+        name_servers: list[str],
+        broker_name: str,
+        tls: ClientTls | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._broker_name = broker_name
-        self._connections = Connections(on_request=lambda connection, command: None, max_pending=MAX_WAITING, tls=tls)
+        self._connections = Connections(
+            on_request=lambda connection, command: None, max_pending=MAX_WAITING, tls=tls, credentials=credentials
+        )
         self._routes = Routes(self._connections, ";".join(name_servers), timeout_s=CALL_TIMEOUT_S)
         self._known: dict[str, tuple[float, OtherBrokers]] = {}  # in the order of their time
         self._lookups: dict[str, list[WhenKnown]] = {}

@@ -19,6 +19,7 @@ import uvloop
 from latermq.addresses import own_address
 from latermq.broker.broker import Broker
 from latermq.broker.tables.table_saver import run_all
+from latermq.client.session.credentials import own_credentials
 from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_METRICS_PORT, Config
 from latermq.errors import LaterMQError, StoreError
@@ -188,8 +189,9 @@ class BrokerProcess:
         )
         addresses = config.server.namesrv or f"{config.server.host}:{config.server.namesrv_port}"
         name_servers = [name for name in addresses.replace(",", ";").split(";") if name]
-        self._registrar = Registrar(broker.tables, config.broker, name_servers, self.address, own_tls(config.tls))
-        self._cluster_routes = ClusterRoutes(name_servers, config.broker.name, own_tls(config.tls))
+        tls, credentials = own_tls(config.tls), own_credentials(config.access, self._data)
+        self._registrar = Registrar(broker.tables, config.broker, name_servers, self.address, tls, credentials)
+        self._cluster_routes = ClusterRoutes(name_servers, config.broker.name, tls, credentials)
 
     @property
     def address(self) -> str:

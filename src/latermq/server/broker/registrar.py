@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from latermq.broker.tables.table_saver import Tables
 from latermq.client.session.connection import Connections
+from latermq.client.session.credentials import Credentials
 from latermq.config import BrokerConfig
 from latermq.errors import LaterMQError
 from latermq.message.record_fields import body_crc32
@@ -31,12 +32,13 @@ class Registrar:
         name_servers: list[str],
         address: str,
         tls: ClientTls | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._tables = tables
         self._settings = settings
         self._name_servers = name_servers
         self._address = address
-        self._connections = Connections(on_request=lambda connection, command: None, tls=tls)
+        self._connections = Connections(on_request=lambda connection, command: None, tls=tls, credentials=credentials)
         self._failed_servers: set[str] = set()
         self._closed = False
         self._running: asyncio.Task[None] | None = None

@@ -3,8 +3,10 @@
 import asyncio
 import uuid
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Protocol
 
+from latermq.client.session.credentials import own_credentials
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.protocol.remoting.codes import Request
@@ -46,10 +48,10 @@ class WaitingCalls(Protocol):
 class ProxyParts:
     """The parts of a proxy without its sockets for clients."""
 
-    def __init__(self, config: Config, namesrv: str, clock: Clock) -> None:
+    def __init__(self, config: Config, namesrv: str, clock: Clock, data: Path | None = None) -> None:
         loop = asyncio.get_running_loop()
         now_s = loop.time
-        self.link = BrokerLink(namesrv, config.proxy, own_tls(config.tls))
+        self.link = BrokerLink(namesrv, config.proxy, own_tls(config.tls), own_credentials(config.access, data))
         self.topics = Topics(self.link, config, now_s)
         self.groups = Groups(self.link, config.proxy, now_s)
         self.table = CallTable()

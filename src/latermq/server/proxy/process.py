@@ -32,7 +32,7 @@ class ProxyProcess:
         self._config = config
         self._host = config.proxy.host or config.server.host
         self._tls = ServerTls(config, data, clock, of_proxy=True)
-        self.parts = ProxyParts(config, name_servers_of(config), clock)
+        self.parts = ProxyParts(config, name_servers_of(config), clock, data)
         self.listener = Http2Listener(
             grpc_handler(self.parts.table.methods),
             transport_limits(config.proxy),

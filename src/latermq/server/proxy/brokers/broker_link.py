@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from latermq.client.session.connection import Connection, Connections, OnResponse
+from latermq.client.session.credentials import Credentials
 from latermq.client.session.failures import ConnectFailed, NoBroker, error_from_wire
 from latermq.client.session.routes import MASTER, Routes
 from latermq.config import ProxyConfig
 from latermq.errors import Busy, LaterMQError, MalformedRequest
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.protocol.remoting.frames import JSON, Command, HeaderType, encode_frame, encode_response
+from latermq.protocol.remoting.frames import JSON, Command, HeaderType, encode_response
 from latermq.protocol.remoting.json_body import decode_body
 from latermq.protocol.remoting.routes import ClusterInfo
 from latermq.retry import Backoff
@@ -38,11 +39,19 @@ RequestHandler = Callable[[str, Command], bytes | None]
 class BrokerLink:
     """Requests to brokers by name. Call `start` and `close` once each."""
 
-    def __init__(self, namesrv: str, config: ProxyConfig, tls: ClientTls | None = None) -> None:
+    def __init__(
+        self,
+        namesrv: str,
+        config: ProxyConfig,
+        tls: ClientTls | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._timeout_s = config.broker_timeout / 1000
         self._refresh_s = config.route_refresh / 1000
         self._max_pending = config.max_broker_requests
-        self.connections = Connections(on_request=self._on_request, connect_timeout_s=self._timeout_s, tls=tls)
+        self.connections = Connections(
+            on_request=self._on_request, connect_timeout_s=self._timeout_s, tls=tls, credentials=credentials
+        )
         self.connections.on_lost = self._on_lost
         self.name_servers = Routes(self.connections, namesrv, timeout_s=self._timeout_s)
         self.handlers: dict[int, RequestHandler] = {}  # of requests that brokers send, by code
@@ -99,7 +108,7 @@ class BrokerLink:
         requests that do not wait applies.
         """
         opaque = self.next_opaque()
-        frame = encode_frame(code, opaque, encoding=encoding, fields=fields, body=body)
+        frame = self.connections.frame(code, opaque, fields, body, encoding=encoding)
         self.send(broker, opaque, frame, on_response, timeout_s)
         return opaque
 

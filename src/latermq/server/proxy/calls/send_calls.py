@@ -11,6 +11,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from latermq.client.producer.outgoing import SendFrames
+from latermq.client.session.credentials import Credentials
 from latermq.client.session.failures import NoBroker
 from latermq.clock import Clock
 from latermq.config import Config
@@ -57,11 +58,11 @@ class _Target:
 
     __slots__ = ("frames", "info", "queues", "turn")
 
-    def __init__(self, info: TopicInfo, default_queues: int) -> None:
+    def __init__(self, info: TopicInfo, default_queues: int, credentials: Credentials | None) -> None:
         self.info = info
         self.queues: list[MessageQueue] = info.route.writable
         # RocketMQ's proxy uses the topic as the producer group too: check-backs go to any producer of the topic.
-        self.frames = SendFrames(info.topic, info.topic, default_queues, JSON)
+        self.frames = SendFrames(info.topic, info.topic, default_queues, JSON, credentials)
         self.turn = count().__next__
 
 
@@ -186,7 +187,7 @@ class SendCalls:
         self._targets.pop(info.topic, None)
         if len(self._targets) >= self._max_targets:
             del self._targets[next(iter(self._targets))]
-        target = self._targets[info.topic] = _Target(info, self._default_queues)
+        target = self._targets[info.topic] = _Target(info, self._default_queues, self._link.connections.credentials)
         return target
 
     def _request(
