@@ -3,17 +3,24 @@
 import contextlib
 import io
 import json
-from typing import Any
+from typing import Any, Protocol
 from unittest import mock
 
 from latermq.cli import main
-from tests.support.serving import Server
+
+
+class Target(Protocol):
+    """A cluster that commands are for."""
+
+    namesrv: str
+
+    def log(self) -> str: ...
 
 
 class Cli:
     """Runs `latermq` commands against one server, inside this process: starting Python for each takes a second."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Target) -> None:
         self._server = server
 
     def run(self, *arguments: str, code: int = 0, stdin: bytes = b"") -> tuple[str, str]:

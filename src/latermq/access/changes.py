@@ -28,6 +28,16 @@ class UserChange(NamedTuple):
     drops_previous: bool = False  # only the latest secret stays valid
 
 
+class KnownUser(NamedTuple):
+    """A user as administrators see it."""
+
+    name: str
+    is_super: bool
+    is_enabled: bool
+    has_previous: bool  # two secrets are valid
+    secret: str | None  # None: not shown to whom asked
+
+
 class Editor:
     """Derives a changed state from the current one. Errors leave it unchanged."""
 
@@ -57,7 +67,10 @@ class Editor:
             raise LaterMQError("The super user can only be update by super user")
         secret, previous = user.secret, user.previous_secret
         if change.secret:
-            previous = secret if change.keeps_previous else ""
+            if not change.keeps_previous:
+                previous = ""
+            elif change.secret != secret:  # a repeated request keeps what the first one replaced
+                previous = secret
             secret = check_secret(change.secret)
         if change.drops_previous:
             previous = ""

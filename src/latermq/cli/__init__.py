@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import latermq
+from latermq.cli.access import acl, user
 from latermq.cli.bench import bench
 from latermq.cli.commands import cancel, cert, config, consume, dlq, group, message, move, pending, send, topic
 from latermq.cli.doctor import doctor
@@ -74,6 +75,8 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(config.app, name="config")
 app.add_typer(cert.app, name="cert")
+app.add_typer(user.app, name="user")
+app.add_typer(acl.app, name="acl")
 app.command("status")(status.status)
 app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)

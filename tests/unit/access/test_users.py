@@ -50,6 +50,15 @@ def test_users_and_policies_survive_the_file(state: AccessState, editor: Editor,
     assert again.users == state.users
 
 
+def test_a_repeated_rotation_keeps_the_secret_that_the_first_one_replaced(state: AccessState, editor: Editor) -> None:
+    rotation = UserChange(secret="next", keeps_previous=True)
+    for _ in range(2):
+        state = editor.update_user(state, "alice", rotation, by_super=True)
+    assert state.users["alice"].secrets == ("next", "s3cret")
+    state = editor.update_user(state, "alice", UserChange(drops_previous=True), by_super=True)
+    assert state.users["alice"].secrets == ("next",)
+
+
 def test_sealed_secrets_need_their_key(state: AccessState) -> None:
     data = encode_access(state, new_seal(KEY, counted_bytes))
     with pytest.raises(ConfigError, match="there is no key"):

@@ -16,7 +16,7 @@ from latermq.message.record import Message
 
 COMMANDS = [
     "serve", "namesrv", "broker", "proxy", "console", "send", "consume", "cancel", "move", "pending", "topic", "group",
-    "message", "config", "doctor",
+    "message", "config", "user", "acl", "doctor",
 ]  # fmt: skip
 # No process listens on port 1, which only root can bind.
 NOWHERE = "127.0.0.1:1"

@@ -10,7 +10,7 @@ from latermq.cli import app
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "cli.md").read_text()
 CALLS = re.findall(r"^\$ latermq (.+)$", PAGE, re.MULTILINE)
-GROUPS = ("topic", "group", "message", "dlq", "bench", "pipeline", "cert", "config")
+GROUPS = ("topic", "group", "message", "dlq", "bench", "pipeline", "cert", "config", "user", "acl")
 
 
 def _commands() -> list[str]:

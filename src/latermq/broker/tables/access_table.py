@@ -37,13 +37,17 @@ class AccessTable:
         if is_new_seal:
             self._seal = new_seal(key_text, random_bytes)
         self._add_init_user(config.init_user)
+        if (is_new_seal and data is not None) or self.is_unsaved:
+            self.save()
+
+    def require_super_user(self) -> None:
+        """Raise ConfigError if no user could administer the broker."""
         if not any(user.is_super for user in self.state.users.values()):
             raise ConfigError(
                 "access.enabled is set, and there is no super user",
-                hint="Set LATERMQ_ACCESS_INIT_USER=NAME:PASSWORD for the first start",
+                hint="Create one: latermq user create NAME --super --data DIR; or set "
+                "LATERMQ_ACCESS_INIT_USER=NAME:PASSWORD for the first start",
             )
-        if is_new_seal or self.is_unsaved:
-            self.save()
 
     @property
     def is_sealed(self) -> bool:

@@ -2,6 +2,11 @@
 
 from msgspec import Struct, field
 
+from latermq.access.changes import SUBJECT_PREFIX
+from latermq.access.policies import Acl, Entry, parse_entry
+
+CUSTOM, DEFAULT = "Custom", "Default"
+
 
 class UserHeader(Struct, kw_only=True):
     """The header of requests about one user."""
@@ -76,3 +81,38 @@ class AclInfo(Struct, kw_only=True):
 
     subject: str | None = None
     policies: list[PolicyInfo] | None = field(default_factory=list)
+
+
+def read_acl(info: AclInfo) -> Acl:
+    """The entries of a body. Raises NoPermission for one that is not valid."""
+    entries: dict[bool, list[Entry]] = {False: [], True: []}
+    for policy in info.policies or ():
+        entries[is_default_policy(policy.policyType)] += [
+            parse_entry(one.resource or "", one.actions or (), one.sourceIps or (), one.decision or "")
+            for one in policy.entries or ()
+        ]
+    return Acl(entries[False], entries[True])
+
+
+def is_default_policy(policy_type: str | None) -> bool:
+    """Whether a text names the default policy. Without a text, it is the custom one."""
+    return (policy_type or CUSTOM).lower() == DEFAULT.lower()
+
+
+def write_acl(name: str, acl: Acl, resource_filter: str = "") -> AclInfo:
+    """The entries of a user whose resources contain a text."""
+    policies = []
+    for type_, entries in ((CUSTOM, acl.custom), (DEFAULT, acl.default)):
+        infos = [_write_entry(entry) for entry in entries if resource_filter in str(entry.pattern)]
+        if infos:
+            policies.append(PolicyInfo(policyType=type_, entries=infos))
+    return AclInfo(subject=SUBJECT_PREFIX + name, policies=policies)
+
+
+def _write_entry(entry: Entry) -> EntryInfo:
+    return EntryInfo(
+        resource=str(entry.pattern),
+        actions=entry.action_names,
+        sourceIps=entry.source_texts or None,
+        decision="Allow" if entry.is_allow else "Deny",
+    )

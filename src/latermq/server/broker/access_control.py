@@ -33,6 +33,12 @@ def inner_user(secret: str) -> User:
     return User(name=INNER_USER, secret=secret, is_super=True)
 
 
+def open_users(disk: Disk, config: AccessConfig) -> AccessTable:
+    """The users in a data directory."""
+    key = key_text(config)
+    return AccessTable(disk, config, key, lambda: secrets.token_hex(_REVISION_BYTES), secrets.token_bytes)
+
+
 class AccessControl:
     """The parts of a broker's access check. While `access.enabled` is off, there are none."""
 
@@ -44,9 +50,8 @@ class AccessControl:
         self._access = access = config.access
         if not access.enabled:
             return
-        self.table = AccessTable(
-            disk, access, _key_text(access), lambda: secrets.token_hex(_REVISION_BYTES), secrets.token_bytes
-        )
+        self.table = open_users(disk, access)
+        self.table.require_super_user()
         path = inner_file(access, data)
         assert path is not None, "a broker has a data directory"
         secret = load_or_create_inner_secret(path)
@@ -92,7 +97,7 @@ class AccessControl:
         return users | guard | (self._audit.statistics() if self._audit is not None else NO_AUDIT)
 
 
-def _key_text(config: AccessConfig) -> str:
+def key_text(config: AccessConfig) -> str:
     """The operator's key for the users' secrets. Empty if there is none."""
     text = os.environ.get(KEY_VARIABLE, "")
     if not text and config.key_file:

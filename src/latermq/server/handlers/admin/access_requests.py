@@ -5,7 +5,6 @@ from typing import Protocol
 
 from latermq.access.access_file import encode_access
 from latermq.access.changes import SUBJECT_PREFIX, UserChange, subject_name
-from latermq.access.policies import Acl, Entry, parse_entry
 from latermq.access.secret_box import SecretBox
 from latermq.access.users import INNER_USER, AccessState, User
 from latermq.broker.tables.access_table import AccessTable
@@ -18,12 +17,13 @@ from latermq.protocol.remoting.users import (
     AclFilterHeader,
     AclInfo,
     DeleteAclHeader,
-    EntryInfo,
-    PolicyInfo,
     SubjectHeader,
     UserFilterHeader,
     UserHeader,
     UserInfo,
+    is_default_policy,
+    read_acl,
+    write_acl,
 )
 from latermq.server.change_log import MAX_NAMES, Change
 from latermq.server.handlers.admin.context import TableSaves
@@ -33,7 +33,6 @@ from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
 
 CODES = (*range(Request.AUTH_CREATE_USER, Request.AUTH_LIST_ACL + 1), Request.ACCESS_STATE)
-CUSTOM, DEFAULT = "Custom", "Default"
 _TYPES = {"super": True, "normal": False}
 _STATUSES = {"enable": True, "disable": False}
 
@@ -143,12 +142,12 @@ class AccessRequests:
             connection,
             command,
             lambda state, by_super: self._table.editor.merge_acl(
-                state, header.subject, _read_acl(command), by_super=by_super
+                state, header.subject, read_acl(decode_body(command.body, AclInfo)), by_super=by_super
             ),
         )
 
     def _delete_acl(self, connection: Connection, command: Command, header: DeleteAclHeader) -> None:
-        is_default = (header.policyType or CUSTOM).lower() == DEFAULT.lower()
+        is_default = is_default_policy(header.policyType)
         self._change(
             connection,
             command,
@@ -163,13 +162,13 @@ class AccessRequests:
         if name not in state.users:
             raise NoPermission("The subject is not exist.")
         acl = state.acl(name)
-        return encode_response(command, fields={}, body=encode_body(_write_acl(name, acl)) if len(acl) else b"")
+        return encode_response(command, fields={}, body=encode_body(write_acl(name, acl)) if len(acl) else b"")
 
     def _list_acls(self, _: Connection, command: Command, header: AclFilterHeader) -> bytes:
         infos = []
         for name, acl in self._table.state.acls.items():
             if (header.subjectFilter or "") in SUBJECT_PREFIX + name:
-                info = _write_acl(name, acl, header.resourceFilter or "")
+                info = write_acl(name, acl, header.resourceFilter or "")
                 if info.policies:
                     infos.append(info)
         return encode_response(command, fields={}, body=encode_body(infos) if infos else b"")
@@ -208,7 +207,7 @@ def _shown_user(command: Command) -> dict[str, str]:
 def _shown_acl(command: Command) -> dict[str, str]:
     """The entries that are added or replaced."""
     try:
-        acl = _read_acl(command)
+        acl = read_acl(decode_body(command.body, AclInfo))
     except LaterMQError:
         return {}
     entries = [*map(str, acl.custom), *(f"{entry} (default)" for entry in acl.default)]
@@ -223,34 +222,4 @@ def _write_user(user: User, *, with_secret: bool) -> UserInfo:
         userType="Super" if user.is_super else "Normal",
         userStatus="enable" if user.is_enabled else "disable",
         hasPrevious=bool(user.previous_secret),
-    )
-
-
-def _read_acl(command: Command) -> Acl:
-    info = decode_body(command.body, AclInfo)
-    entries: dict[bool, list[Entry]] = {False: [], True: []}
-    for policy in info.policies or ():
-        is_default = (policy.policyType or CUSTOM).lower() == DEFAULT.lower()
-        entries[is_default] += [
-            parse_entry(one.resource or "", one.actions or (), one.sourceIps or (), one.decision or "")
-            for one in policy.entries or ()
-        ]
-    return Acl(entries[False], entries[True])
-
-
-def _write_acl(name: str, acl: Acl, resource_filter: str = "") -> AclInfo:
-    policies = []
-    for type_, entries in ((CUSTOM, acl.custom), (DEFAULT, acl.default)):
-        infos = [_write_entry(entry) for entry in entries if resource_filter in str(entry.pattern)]
-        if infos:
-            policies.append(PolicyInfo(policyType=type_, entries=infos))
-    return AclInfo(subject=SUBJECT_PREFIX + name, policies=policies)
-
-
-def _write_entry(entry: Entry) -> EntryInfo:
-    return EntryInfo(
-        resource=str(entry.pattern),
-        actions=entry.action_names,
-        sourceIps=entry.source_texts or None,
-        decision="Allow" if entry.is_allow else "Deny",
     )

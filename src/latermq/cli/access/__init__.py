@@ -1,0 +1,1 @@
+"""Commands for users, permissions and credentials."""

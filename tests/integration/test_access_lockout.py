@@ -1,0 +1,102 @@
+"""Users without a user: the owner of a data directory makes the first one, and gets back in after a lock-out."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from latermq.access.access_file import ACCESS_PATH
+from tests.integration.command_line import Cli
+from tests.integration.test_access_commands import ON, become
+from tests.support.serving import serving
+
+SMALL = ("--set", "store.segment=64MiB")
+ENABLED = {"LATERMQ_ACCESS_ENABLED": "true"}
+
+
+class Nowhere:
+    """The name server of a cluster that is stopped."""
+
+    namesrv = "127.0.0.1:1"
+
+    def log(self) -> str:
+        return ""
+
+
+STOPPED = Cli(Nowhere())
+
+
+def audited(data: Path) -> list[tuple[str, str, str]]:
+    lines = (data / "audit" / "broker.jsonl").read_text().splitlines()
+    return [(line["part"], line["request"], line["user"]) for line in map(json.loads, lines)]
+
+
+def test_the_first_super_user_is_made_before_the_first_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tmp_path / "data"
+    secret = STOPPED.text("user", "create", "admin", "--super", "--data", str(data)).strip()
+    STOPPED.run("user", "create", "alice", "--new-secret-file", "-", "--data", str(data), stdin=b"s3cret")
+    STOPPED.run("acl", "grant", "alice", "Topic:orders", "Pub", "--data", str(data))
+    assert (data / ACCESS_PATH).stat().st_mode & 0o777 == 0o600
+    assert data.stat().st_mode & 0o777 == 0o700
+    user = f"uid {os.getuid()}"
+    assert audited(data) == [
+        ("broker stopped", request, user) for request in ("AUTH_CREATE_USER", "AUTH_CREATE_USER", "AUTH_CREATE_ACL")
+    ]
+    assert secret not in (data / "audit" / "broker.jsonl").read_text()
+    with serving(data, *SMALL, environment=ENABLED) as server:
+        cli = Cli(server)
+        become(monkeypatch, "alice", "s3cret")
+        cli.run("send", "orders", "hello")
+        become(monkeypatch, "admin", secret)
+        assert [row["user"] for row in cli.rows("user", "list")] == ["admin", "alice"]
+
+
+def test_the_owner_gets_back_in_while_the_broker_runs_and_after_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    with serving(data, *SMALL, environment=ON) as server:
+        cli = Cli(server)
+        become(monkeypatch, "root", "r00t")
+        cli.run("user", "disable", "root", "--force")
+        assert "is disabled" in cli.error("user", "list")
+        for name in ("LATERMQ_USER", "LATERMQ_SECRET"):
+            monkeypatch.delenv(name)
+        assert "username cannot be null" in cli.error("user", "list")
+        # `serve` notes where its broker listens, so even the name server is not needed.
+        STOPPED.run("user", "enable", "root", "--data", str(data))
+        become(monkeypatch, "root", "r00t")
+        cli.run("user", "list")
+        cli.run("user", "rotate", "root", "--new-secret-file", "-", stdin=b"forgotten")
+        cli.run("user", "rotate", "root", "--finish")
+        assert "check signature failed" in cli.error("user", "list")
+    assert "AUTH_UPDATE_USER" in [request for _, request, user in audited(data) if user == "latermq-inner"]
+    STOPPED.run("user", "rotate", "root", "--new-secret-file", "-", "--data", str(data), stdin=b"n3w")
+    STOPPED.run("user", "rotate", "root", "--finish", "--data", str(data))
+    with serving(data, *SMALL, environment=ENABLED) as server:
+        become(monkeypatch, "root", "n3w")
+        Cli(server).run("user", "list")
+
+
+def test_a_directory_of_another_owner_and_one_that_is_not_there_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: str) -> str:
+        return STOPPED.run(*arguments, code=2)[1]
+
+    assert "there is no data directory" in refused("user", "list", "--data", str(tmp_path / "none"))
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    assert "sudo -u" in refused("user", "create", "admin", "--data", str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_users_that_are_encrypted_are_changed_with_their_key_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LATERMQ_SECRET_KEY", "a key of the operator")
+    STOPPED.run("user", "create", "admin", "--new-secret-file", "-", "--data", str(tmp_path), stdin=b"pl41n")
+    assert b"pl41n" not in (tmp_path / ACCESS_PATH).read_bytes()
+    monkeypatch.delenv("LATERMQ_SECRET_KEY")
+    error = STOPPED.run("user", "list", "--data", str(tmp_path), code=2)[1]
+    assert "LATERMQ_SECRET_KEY" in error
