@@ -202,7 +202,7 @@ def test_times_follow_the_chosen_zone_which_is_remembered(tab: Watched) -> None:
 def test_the_appearance_is_chosen_and_remembered(tab: Watched) -> None:
     page = tab.page
     page.goto("/")
-    ground = "getComputedStyle(document.body).backgroundColor"
+    ground = "getComputedStyle(document.body).backgroundImage"
     light = page.evaluate(ground)
     page.get_by_label("Appearance").select_option("dark")
     dark = page.evaluate(ground)

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import socket
 import ssl
-import threading
 import time
 from pathlib import Path
 
@@ -65,12 +64,8 @@ def test_tls_and_plaintext_share_the_port(files: CertificateFiles, version: ssl.
 def test_frames_of_any_size_pass_in_both_directions(files: CertificateFiles, body_bytes: int) -> None:
     bodies = [bytes([number]) * body_bytes for number in range(10)]
     with running_tls(files) as server, connected(server.port, trusting(files)) as client:
-        sender = threading.Thread(
-            target=client.sock.sendall, args=(b"".join(encode_frame(ECHO, 1, body=body) for body in bodies),)
-        )
-        sender.start()
-        assert [client.receive().body for _ in bodies] == bodies
-        sender.join()
+        requests = memoryview(b"".join(encode_frame(ECHO, 1, body=body) for body in bodies))
+        assert [reply.body for reply in client.exchange(requests, len(bodies))] == bodies
 
 
 def test_a_reader_that_stops_is_served_again_when_it_reads(files: CertificateFiles) -> None:
@@ -78,11 +73,16 @@ def test_a_reader_that_stops_is_served_again_when_it_reads(files: CertificateFil
     config = ServerConfig(write_buffer=ServerConfig().write_buffer.__class__(64 << 10))
     count, body = 300, bytes(60_000)
     with running_tls(files, config=config) as server, connected(server.port, trusting(files)) as client:
-        sender = threading.Thread(target=client.sock.sendall, args=(encode_frame(ECHO, 1, body=body) * count,))
-        sender.start()
-        wait_until(lambda: server.statistics()["paused"] == 1, 60.0, "the connection to be paused")
-        assert sum(client.receive().body == body for _ in range(count)) == count
-        sender.join()
+        waiting = memoryview(encode_frame(ECHO, 1, body=body) * count)
+
+        def is_paused() -> bool:
+            nonlocal waiting
+            waiting = client.send_some(waiting)
+            return server.statistics()["paused"] == 1
+
+        wait_until(is_paused, 60.0, "the connection to be paused")
+        assert len(waiting) > 0
+        assert sum(reply.body == body for reply in client.exchange(waiting, count)) == count
 
 
 def test_enforcing_refuses_plaintext_and_takes_tls(files: CertificateFiles) -> None:

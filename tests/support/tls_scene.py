@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import datetime
+import select
 import socket
 import ssl
 import threading
@@ -28,6 +29,8 @@ from latermq.tls.server_certificates import open_context
 
 HOST = "127.0.0.1"
 ECHO = 1
+TIMEOUT_S = 60.0
+_TLS_RECORD = 1 << 14
 T = TypeVar("T")
 
 
@@ -120,6 +123,39 @@ class TlsClient:
             self._replies = self._reader.feed(data)
         return self._replies.pop(0)
 
+    # Send and receive on one thread: no two may use an SSLSocket at the same time.
+
+    def send_some(self, data: memoryview) -> memoryview:
+        """Send what the server takes without waiting, and return the rest."""
+        self.sock.settimeout(0)
+        with contextlib.suppress(ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            while data:
+                data = data[self.sock.send(data[:_TLS_RECORD]) :]
+        self.sock.settimeout(TIMEOUT_S)
+        return data
+
+    def receive_some(self) -> list[Command]:
+        """The replies that are there."""
+        self.sock.settimeout(0)
+        replies = list[Command]()
+        with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            while data := self.sock.recv(1 << 16):
+                replies += self._reader.feed(data)
+            raise ConnectionResetError("closed by the server")
+        self.sock.settimeout(TIMEOUT_S)
+        return replies
+
+    def exchange(self, requests: memoryview, count: int) -> list[Command]:
+        """Send the requests while receiving their replies."""
+        replies = list[Command]()
+        while len(replies) < count:
+            requests = self.send_some(requests)
+            received = self.receive_some()
+            replies += received
+            if not received:
+                select.select([self.sock], [self.sock] if requests else [], [], TIMEOUT_S)
+        return replies
+
     def echo(self, body: bytes = b"hello") -> bytes:
         self.sock.sendall(encode_frame(ECHO, 1, body=body))
         return self.receive().body
@@ -136,7 +172,7 @@ def trusting(files: CertificateFiles, client: CertificateFiles | None = None) ->
 @contextlib.contextmanager
 def connected(port: int, context: ssl.SSLContext | None) -> Iterator[TlsClient]:
     """A client for `localhost`, with TLS if there is a context."""
-    with socket.create_connection((HOST, port), timeout=60) as plain:
+    with socket.create_connection((HOST, port), timeout=TIMEOUT_S) as plain:
         if context is None:
             yield TlsClient(plain)
             return

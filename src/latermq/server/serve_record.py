@@ -13,6 +13,7 @@ import msgspec
 from latermq.errors import StoreError
 
 LOCK_FILE, RECORD_FILE = "serve.lock", "serve.json"
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 STARTING, READY, RESTARTING = "starting", "ready", "restarting"
 
 
@@ -60,7 +61,8 @@ class ServeLock:
         """Replace the record. Returns why it could not be written, the first time: a full disk stops no part."""
         temporary = self._data / f"{RECORD_FILE}.tmp"
         try:
-            temporary.write_bytes(msgspec.json.encode(record))
+            with os.fdopen(os.open(temporary, _NEW_FILE, 0o600), "wb") as file:
+                file.write(msgspec.json.encode(record))
             temporary.replace(self._data / RECORD_FILE)
         except OSError as error:
             was_writable, self._is_writable = self._is_writable, False

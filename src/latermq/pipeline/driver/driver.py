@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -43,6 +44,7 @@ LOOKUP_EVERY_S = 5.0  # how often to look for new brokers
 _WATCH_EVERY_S = 0.5
 _URGENT_EVERY_S = 60.0  # how often unplaced takers and new files are counted
 _JOIN_S = 10.0
+_EXIT_S = 5.0
 _CLOSE_S = 20.0  # after this the JVM is killed
 # A failure reaches us as an exception and is logged in one line. These loggers would add a page of Java stack trace,
 # for example at every broker restart. Clients of Spark Connect get their errors themselves.
@@ -147,7 +149,7 @@ class Driver:
                 hint="Raise pipeline.driver_memory, or use --master for what needs more",
             )
         process = getattr(self._spark.sparkContext._gateway, "proc", None)
-        if process is not None and process.poll() == -signal.SIGKILL:
+        if process is not None and _exit_status(process) == -signal.SIGKILL:
             return StoreError(
                 "Spark has exited: it was killed",
                 hint="If the system did it for lack of memory (see dmesg), lower pipeline.driver_memory or free memory",
@@ -283,6 +285,13 @@ def has_exited(spark: SparkSession) -> bool:
         return bool(spark.sparkContext._jsc.sc().isStopped())
     except Py4JError:  # it died during the call
         return True
+
+
+def _exit_status(process: "subprocess.Popen[bytes]") -> int | None:
+    """The status of a JVM that no longer answers. A killed one closes its sockets before it can be waited for."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(_EXIT_S)
+    return None
 
 
 def _silence_loggers(spark: SparkSession) -> None:
