@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,27 @@ def test_a_list_without_the_far_timers_says_so(tmp_path: Path) -> None:
         assert (reply.status, reply.json["detail"]) == (503, "the timeline cannot be read")
         assert str(timeline) not in f"{page} {reply.json}"
         assert [line["event"] for line in logs].count("the timeline cannot be read") == 2
+
+
+def test_windows_and_runs_of_the_pipeline_are_shown(tmp_path: Path) -> None:
+    timeline = tmp_path / "pipeline"
+    options = (*FAR, "--set", f"pipeline.timeline={timeline}")
+    with serving(tmp_path / "data", *options) as server, running_console(server.namesrv) as (_, client):
+        assert client.get("/api/v1/pipeline/runs").json == {"runs": [], "missing": ""}
+        begin(server, timeline)
+        for hours in (2, 3, 30):
+            assert client.post("/api/v1/timers", {"topic": "t", "body": "b", "delay": f"{hours}h"}).status == 201
+        assert ingest(server, timeline / "timeline") == 3
+        latest, *_ = client.get("/api/v1/pipeline/runs").json["runs"]
+        assert (latest["run"], latest["rows"]) == ("ingest", 3)
+        assert len(client.get("/api/v1/pipeline/runs?limit=1").json["runs"]) == 1
+        assert client.get("/api/v1/pipeline/runs?limit=0").status == 422
+        [report] = client.get("/api/v1/pipeline").json["brokers"]
+        assert report["epoch"] == 1
+        page = client.get("/pipeline?zone=UTC", Accept="text/html").body.decode()
+        assert "The days ahead" in page
+        assert re.search(r'data-label="On Spark" class="number">[123]<', page), "the far timers by day"
+        assert "Ingest <span" in page
+        with running_console(server.namesrv, f"pipeline.timeline={tmp_path / 'elsewhere'}") as (_, other):
+            assert "is not on the machine of the console" in other.get("/api/v1/pipeline/runs").json["missing"]
+            assert "is not on the machine of the console" in other.get("/pipeline").body.decode()

@@ -20,6 +20,7 @@ from latermq.model.pipeline_state import PipelineState
 from latermq.redaction import MASK
 
 if TYPE_CHECKING:
+    from latermq.pipeline.timeline.commits import TimelineCommit
     from latermq.pipeline.timeline.pending_page import FarTimer
 
 THREADS = 2
@@ -123,6 +124,20 @@ class FarTimers:
             return busiest_far_seconds(root, list(states.values()), first_ms, until_ms - 1, limit)
 
         return await self._read_timeline(root, count)
+
+    async def commits(self, holders: Mapping[str, str], limit: int) -> "list[TimelineCommit]":
+        """Return the latest changes of the timeline, the last one first; none without a driver."""
+        states = await self._states(holders)
+        if not states:
+            return []
+        root = self._root_of(states)
+
+        def read() -> "list[TimelineCommit]":
+            from latermq.pipeline.timeline.commits import last_commits
+
+            return last_commits(root, limit)
+
+        return await self._read_timeline(root, read)
 
     def _root_of(self, states: Mapping[str, PipelineState]) -> str:
         roots = {self._timeline or state.timeline for state in states.values()}

@@ -25,6 +25,7 @@ from latermq.http.api.jobs import JobApi
 from latermq.http.api.lateness import LatenessApi
 from latermq.http.api.live import LiveApi
 from latermq.http.api.message_trace import MessageTraceApi
+from latermq.http.api.pipeline import PipelineApi
 from latermq.http.api.timer_batches import TimerBatchApi
 from latermq.http.api.timer_history import TimerHistoryApi
 from latermq.http.api.timer_list import TimerListApi
@@ -169,6 +170,7 @@ class ConsoleProcess:
             *DeadLetterApi(brokers, self._reader, self._producer, http).endpoints,
             *DeadLetterExportApi(self._reader).endpoints,
             *self._cluster.endpoints,
+            *PipelineApi(brokers, self._far).endpoints,
             *AlertApi(self.alerts, self._cluster.collect, clock).endpoints,
         ]
         return [*rows, *OpenApi(rows).endpoints]

@@ -1,4 +1,4 @@
-"""Brokers, the pipeline as they report it, and the state that the event stream carries."""
+"""Brokers, and the state that the event stream carries."""
 
 import asyncio
 from collections.abc import Mapping
@@ -42,28 +42,6 @@ class BrokerList(msgspec.Struct):
     brokers: list[BrokerState]
 
 
-class PipelineReport(msgspec.Struct, omit_defaults=True):
-    """The pipeline as one broker sees it, or why it does not say. Epoch 0: no driver has ever begun."""
-
-    broker: str
-    error: str = ""
-    store_id: str = ""
-    epoch: int = 0
-    lag_entries: int = 0
-    lag_ms: int = 0
-    keeps_far_timers: bool = False
-    windows_ready: int = 0
-    windows_waiting: int = 0
-    deadline_ms: int | None = None
-    built_by: dict[str, int] = {}
-
-
-class PipelineReports(msgspec.Struct):
-    """The pipeline as all brokers see it."""
-
-    brokers: list[PipelineReport]
-
-
 class LiveState(msgspec.Struct):
     """What the event stream carries once per second."""
 
@@ -73,7 +51,7 @@ class LiveState(msgspec.Struct):
 
 
 class ClusterApi:
-    """The requests on brokers and the pipeline."""
+    """The requests on brokers."""
 
     def __init__(self, brokers: Brokers, density: DensityApi, alerts: AlertMonitor) -> None:
         """`alerts` examines every state that is collected."""
@@ -86,7 +64,6 @@ class ClusterApi:
         ok = HTTPStatus.OK
         return [
             Endpoint("GET", "/api/v1/brokers", self._list, "Show all brokers", {ok: BrokerList}, "cluster"),
-            Endpoint("GET", "/api/v1/pipeline", self._pipeline, "Show the pipeline", {ok: PipelineReports}, "cluster"),
             Endpoint("GET", "/api/v1/state", self._show_state, "Show the current state", {ok: LiveState}, "cluster"),
         ]
 
@@ -110,10 +87,6 @@ class ClusterApi:
     async def _list(self, call: Call) -> Answer:
         return Answer(BrokerList(await self._states()))
 
-    async def _pipeline(self, call: Call) -> Answer:
-        masters = await self._brokers.masters()
-        return Answer(PipelineReports(list(await asyncio.gather(*map(self._report, masters, masters.values())))))
-
     async def _states(self) -> list[BrokerState]:
         masters = await self._brokers.masters()
         infos = await self._infos(masters)
@@ -133,26 +106,6 @@ class ClusterApi:
             return await self._density.ask()
         except LaterMQError as error:
             return error
-
-    async def _report(self, name: str, address: str) -> PipelineReport:
-        try:
-            state = await self._brokers.pipeline_state(address)
-        except LaterMQError as error:
-            return PipelineReport(name, error.message)
-        ready = sum(bool(window.attempt) for window in state.windows)
-        return PipelineReport(
-            name,
-            "",
-            state.store_id,
-            state.epoch,
-            max(0, state.flushed_entry - state.ingest_offset) if state.epoch else 0,
-            state.lag_ms,
-            state.keeps_far_timers,
-            ready,
-            len(state.windows) - ready,
-            state.deadline_ms,
-            state.built_by,
-        )
 
 
 def _state(name: str, address: str, info: Mapping[str, str] | LaterMQError) -> BrokerState:

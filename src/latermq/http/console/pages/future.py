@@ -28,12 +28,12 @@ class Range(NamedTuple):
 
 async def show(visit: Visit) -> View:
     """The calendar of two weeks or of a year."""
-    name, zone = _zone(visit)
+    name, zone = zone_of_visit(visit)
     by = "day" if visit.query.get("by") == "day" else "hour"
     today = datetime.datetime.fromtimestamp(visit.now_ms / 1000, zone).date()
     shown = _range(visit.query.get("from", ""), by, today)
-    from_ms, until_ms = _midnight_ms(shown.first, zone), _midnight_ms(shown.last, zone)
-    forecasts = await _forecasts(visit, from_ms, until_ms)
+    from_ms, until_ms = midnight_ms(shown.first, zone), midnight_ms(shown.last, zone)
+    forecasts = await hourly_forecasts(visit, from_ms, until_ms)
     counts = [HourCount(span.at_ms, span.near, span.far) for one in forecasts for span in one.spans]
     calendar = (days_by_hour if by == "hour" else months_by_day)(counts, from_ms, until_ms, zone)
     view = {
@@ -62,7 +62,7 @@ async def show_heaviest(visit: Visit) -> View:
     return View("heaviest.html", {"busiest": found, "top": top, "now_ms": visit.now_ms}, "The heaviest seconds")
 
 
-def _zone(visit: Visit) -> tuple[str, datetime.tzinfo]:
+def zone_of_visit(visit: Visit) -> tuple[str, datetime.tzinfo]:
     """Return the zone of the calendar. A browser may know a zone that this machine does not."""
     try:
         return visit.zone, zone_of(visit.zone)
@@ -89,7 +89,7 @@ def _range(text: str, by: str, today: datetime.date) -> Range:
     )
 
 
-async def _forecasts(visit: Visit, from_ms: int, until_ms: int) -> list[Any]:
+async def hourly_forecasts(visit: Visit, from_ms: int, until_ms: int) -> list[Any]:
     """Return the hours of a span. A day has 23 to 25 of them, so days are not asked for."""
     step_ms = _MAX_HOURS * HOUR_MS
     queries = [
@@ -99,7 +99,8 @@ async def _forecasts(visit: Visit, from_ms: int, until_ms: int) -> list[Any]:
     return await asyncio.gather(*(visit.api.recent(_FORECAST, query, max_age_s=_AGE_S) for query in queries))
 
 
-def _midnight_ms(day: datetime.date, zone: datetime.tzinfo) -> int:
+def midnight_ms(day: datetime.date, zone: datetime.tzinfo) -> int:
+    """Return when a day begins."""
     return int(datetime.datetime.combine(day, datetime.time(), zone).timestamp()) * 1000
 
 
