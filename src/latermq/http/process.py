@@ -26,6 +26,7 @@ from latermq.http.api.lateness import LatenessApi
 from latermq.http.api.live import LiveApi
 from latermq.http.api.message_trace import MessageTraceApi
 from latermq.http.api.pipeline import PipelineApi
+from latermq.http.api.throughput import ThroughputApi
 from latermq.http.api.timer_batches import TimerBatchApi
 from latermq.http.api.timer_history import TimerHistoryApi
 from latermq.http.api.timer_list import TimerListApi
@@ -161,6 +162,7 @@ class ConsoleProcess:
             *JobApi(self.jobs, self._works, http, clock).endpoints,
             *density.endpoints,
             *lateness.endpoints,
+            *ThroughputApi(brokers).endpoints,
             *forecast.endpoints,
             *WhatIfApi(brokers, forecast, lateness, http).endpoints,
             *TopicApi(brokers, http).endpoints,

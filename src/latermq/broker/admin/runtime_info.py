@@ -8,6 +8,7 @@ import msgspec
 from latermq.broker.metrics.dead_letter_counts import DeadLetterCounts
 from latermq.broker.metrics.group_lags import GroupLags
 from latermq.broker.metrics.recent_lateness import RecentLateness
+from latermq.broker.metrics.recent_traffic import RecentTraffic
 from latermq.broker.metrics.topic_traffic import Spans, TopicTraffic
 from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.tables.topics import Topics
@@ -68,6 +69,7 @@ class RuntimeInfo:
         self._clock = clock
         self._statistics = statistics
         self._lateness = RecentLateness((timers.delivered.timer_lateness, timers.delivered.level_lateness))
+        self._recent_traffic = RecentTraffic(traffic, timer_traffic)
 
     def sample(self) -> None:
         """Update the counters that rates are computed from. Call it about once per second."""
@@ -79,6 +81,7 @@ class RuntimeInfo:
         self._group_lags.sample(now_s)
         self._dead_letters.sample(now_s)
         self._lateness.sample(self._clock.now_ms())
+        self._recent_traffic.sample(self._clock.now_ms())
 
     def begin_day(self, day: int) -> None:
         """Count messages for this day from now on, if it is a new one, and update the counts per topic."""
@@ -165,7 +168,7 @@ class RuntimeInfo:
         }
 
     def _alert_info(self, now_ms: int) -> dict[str, str]:
-        """What the console's alerts need: overdue and held timers, their lateness, stalled groups, dead letters."""
+        """What the console shows: overdue and held timers, lateness, traffic, stalled groups, new dead letters."""
         timers = self._timers
         overdue, overdue_ms = timers.late_timers(now_ms)
         lateness = timers.delivered.timer_lateness.counts()
@@ -176,6 +179,7 @@ class RuntimeInfo:
             "latermqKeptBack": str(timers.delivery_statistics()["kept_back"]),
             "latermqTimerLateness": _json([[*lateness.bounds_ms], [*lateness.upto, lateness.total]]),
             "latermqLatenessByMinute": _json([lateness.bounds_ms, self._lateness.minutes()]),
+            "latermqTrafficByMinute": _json(self._recent_traffic.minutes()),
             "latermqStalledGroups": _json(self._group_lags.stalled()),
             "latermqNewDeadLetters": _json(self._dead_letters.recent()),
         }

@@ -1,5 +1,6 @@
 """The page Overview: what is coming, whether it is on time, and whether anything is stuck."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -8,6 +9,7 @@ from latermq.http.alerts.alert import Alert
 from latermq.http.alerts.rules import DEAD_LETTERS, HEAVY_SECOND, WINDOW_OVERDUE
 from latermq.http.api.cluster import LiveState
 from latermq.http.api.density import EDGES_MS
+from latermq.http.api.throughput import Throughput
 from latermq.http.console.density_chart import density_chart, far_by_bucket
 from latermq.http.console.page import Page, PageRow, View, Visit
 from latermq.http.console.pages.brokers import state_of
@@ -17,7 +19,7 @@ from latermq.message.names import DEAD_LETTER_PREFIX
 
 NEXT_TIMERS = 6
 LATE_FROM_MS = 1_000
-_LATENESS, _FORECAST = "/api/v1/lateness", "/api/v1/forecast"
+_LATENESS, _FORECAST, _THROUGHPUT = "/api/v1/lateness", "/api/v1/forecast", "/api/v1/throughput"
 _STATE_AGE_S, _FAR_AGE_S = 2.0, 60.0
 _DAY_MS, _HOUR_MS, _MINUTE_MS = 86_400_000, 3_600_000, 60_000
 _FAR_HOURS, _FAR_DAYS = 48, 3_650
@@ -47,6 +49,7 @@ async def show(visit: Visit) -> View:
     except LaterMQError as error:  # the page still opens, and shows the first state that arrives
         return View("overview.html", {"state": None, "problem": problem_of(error)})
     lateness = await _optional(visit, _LATENESS, {}, _STATE_AGE_S)
+    throughput = await _optional(visit, _THROUGHPUT, {}, _STATE_AGE_S)
     far = await _far(visit, state)
     brokers = [broker for broker in state.brokers if not broker.error]
     shown = {
@@ -59,6 +62,7 @@ async def show(visit: Visit) -> View:
         "next_timers": await _next_timers(visit),
         "punctuality": punctuality_of(state, lateness),
         "lateness": lateness,
+        "course": course_of(throughput.minutes, state.density.now_ms) if throughput is not None else [],
         "troubles": troubles_of(state),
         "timers_in": sum(broker.timers_in_rate for broker in brokers),
         "timers_out": sum(broker.timers_delivered_rate for broker in brokers),
@@ -66,6 +70,16 @@ async def show(visit: Visit) -> View:
         "messages_out": sum(broker.messages_out_rate for broker in brokers),
     }
     return View("overview.html", shown)
+
+
+def course_of(minutes: Sequence[Throughput], now_ms: int) -> list[Throughput]:
+    """Return each minute of the last hour that is over, also those in which no broker counted."""
+    known = {one.start_ms: one for one in minutes}
+    end_ms = now_ms // _MINUTE_MS * _MINUTE_MS
+    starts = range(end_ms - _HOUR_MS, end_ms, _MINUTE_MS)
+    if not any(start_ms in known for start_ms in starts):
+        return []
+    return [known.get(start_ms) or Throughput("", start_ms, 0, 0, 0, 0) for start_ms in starts]
 
 
 async def _optional(visit: Visit, path: str, query: dict[str, Any], max_age_s: float) -> Any:
