@@ -191,6 +191,12 @@ def command_line(pid: int) -> list[str]:
     return []
 
 
+def resident_bytes(pid: int) -> int:
+    """The memory of a process that is not swapped out. Libraries count, although other processes share them."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS:")]
+    return int(line.split()[1]) * 1024
+
+
 def _process_ids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
