@@ -15,6 +15,7 @@ from tests.bench.bulk_schedule import run_bulk_schedule
 from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB, run_contender
 from tests.bench.grpc_load import GrpcLoad, start_grpc_load, start_java5_load
 from tests.bench.grpc_scenarios import GrpcSideBySide
+from tests.bench.http_console import run_http
 from tests.bench.load import Load, start_load
 from tests.bench.path import measure_path
 from tests.bench.pipeline import run_near, run_pipeline
@@ -42,6 +43,7 @@ BULK = "bulk-cancel"
 BULK_SCHEDULE = "bulk-schedule"
 TIMELINE = "timeline"
 SQL = "pipeline-sql"
+HTTP = "http"
 # In execution order: scenarios that fill a broker come late, and a restart leaves a cold broker.
 PAIRED = (
     "send-async", "send-sync", "cpu-per-send", "consume", "levels", "levels-paced", "levels-burst", "restart",
@@ -64,6 +66,7 @@ NO_CLIENT = (
     PIPELINE,
     TIMELINE,
     SQL,
+    HTTP,
 )  # without Apache's client
 SCENARIOS = (*SIDE_BY_SIDE, *NO_CLIENT, NEAR)
 # The contenders of each group of scenarios, measured one after the other on the same machine.
@@ -142,6 +145,10 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--grpc-later", type=float, default=defaults.grpc_later_s, help="seconds to wait for work after that time"
     )
     parser.add_argument("--waiting", type=int, default=defaults.waiting, help="waiting receivers in grpc-waiting")
+    parser.add_argument("--http-requests", type=int, default=defaults.http_requests, help="single requests in http")
+    parser.add_argument("--http-timers", type=int, default=defaults.http_timers, help="timers in batches of 10,000")
+    parser.add_argument("--viewers", type=int, default=defaults.viewers, help="viewers of the overview in http")
+    parser.add_argument("--watch", type=float, default=defaults.watch_s, help="seconds that they look at it")
     parser.add_argument("--only", choices=tuple(FAMILIES), help="measure only one of the two brokers")
     parser.add_argument("--folder", type=Path, help="folder for stores during the run; default: a temporary folder")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single figure to FILE")
@@ -153,7 +160,8 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
         options.messages, options.repeats, options.warm, options.stored, options.delayed, options.burst,
         options.timers, *options.pending, options.sample, options.growth, options.rolled, options.far_warm,
         options.far_part, options.far_parts, options.far_near, options.bulk, options.grpc_messages,
-        options.grpc_delayed, options.waiting, *options.timeline_rows,
+        options.grpc_delayed, options.waiting, *options.timeline_rows, options.http_requests, options.http_timers,
+        options.viewers,
     )  # fmt: skip
     if min(counts) < 1:
         parser.error("sizes and repeats must be at least 1")
@@ -201,6 +209,10 @@ def sizes_of(options: argparse.Namespace) -> Sizes:
         grpc_invisible_s=options.grpc_invisible,
         grpc_later_s=options.grpc_later,
         waiting=options.waiting,
+        http_requests=options.http_requests,
+        http_timers=options.http_timers,
+        viewers=options.viewers,
+        watch_s=options.watch,
     )
 
 
@@ -280,7 +292,7 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
             ATTACKS: run_attacks, ROLL: run_roll, BULK: run_bulk_changes,
             BULK_SCHEDULE: run_bulk_schedule,
             PIPELINE: run_pipeline, NEAR: run_near, TIMELINE: run_timeline,
-            SQL: run_pipeline_sql,
+            SQL: run_pipeline_sql, HTTP: run_http,
         }  # fmt: skip
         for name, measure in own_scenarios.items():
             if name in names:

@@ -45,6 +45,11 @@ class Sizes:
     # Apache's broker revives up to 5 s after the invisible time.
     grpc_later_s: float = 36.0
     waiting: int = 5_000
+    # HTTP
+    http_requests: int = 20_000
+    http_timers: int = 1_000_000
+    viewers: int = 50
+    watch_s: float = 30.0
 
     @property
     def third(self) -> int:

@@ -16,6 +16,7 @@ from latermq.protocol.remoting.frames import FrameReader
 from tests.bench.__main__ import GRPC, NEEDED_TOOLS, PAIRED, TIMERS, arguments, main, needed_tools
 from tests.bench.attacks import ATTACKS, measure_attacks
 from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB
+from tests.bench.http_console import measure_http
 from tests.bench.load import Load
 from tests.bench.path import PULL_BATCH, QUEUES, TOPIC, SocketlessBroker, measure_path
 from tests.bench.pop_state import POP_SIZES, measure_pop_state
@@ -437,6 +438,15 @@ def test_attacks_report_the_slowest_requests_of_another_client(tmp_path: Path) -
     for figures in results.values():
         assert {"send, slowest (ms)", "pull, p99 (ms)", "route, slowest (ms)"} <= set(figures)
         assert min(figures.values()) > 0
+
+
+def test_the_console_is_measured_with_requests_batches_pages_and_viewers(tmp_path: Path) -> None:
+    sizes = Sizes(http_requests=40, http_timers=200, viewers=3, watch_s=1.0)
+    figures = measure_http(tmp_path / "data", sizes)
+    assert all(value > 0 for name, value in figures.items() if "CPU" not in name), figures
+    assert {"schedule one (requests/s)", "batch (timers/s)", "first page (ms)", "memory with viewers (MiB)"} <= set(
+        figures
+    )
 
 
 def test_every_attack_sends_complete_frames() -> None:
