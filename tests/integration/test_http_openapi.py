@@ -45,3 +45,14 @@ def test_every_error_is_a_problem(document: dict[str, Any]) -> None:
             assert list(operation["responses"]["default"]["content"]) == ["application/problem+json"]
     problem = document["components"]["schemas"]["Problem"]
     assert {"type", "title", "status", "detail", "code", "hint"} <= problem["properties"].keys()
+
+
+@pytest.mark.parametrize(("path", "status"), [("/api/v1/timers", "201"), ("/api/v1/jobs", "202")])
+def test_what_is_created_links_to_what_can_be_done_with_it(document: dict[str, Any], path: str, status: str) -> None:
+    links = document["paths"][path]["post"]["responses"][status]["links"]
+    below = {one: methods for one, methods in document["paths"].items() if one.startswith(f"{path}/{{id}}")}
+    assert {link["operationId"] for link in links.values()} == {
+        operation["operationId"] for methods in below.values() for operation in methods.values()
+    }
+    assert len(links) >= 4
+    assert {link["parameters"]["id"] for link in links.values()} == {"$response.body#/id"}

@@ -1,14 +1,14 @@
 """The OpenAPI 3.1 document of the API, made from the rows of the route table and the structs that they name."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
 import latermq
-from latermq.http.endpoint import NDJSON, Answer, Call, Endpoint
+from latermq.http.endpoint import JSON, NDJSON, Answer, Call, Endpoint
 from latermq.http.problems import CONTENT_TYPE, Problem
 from latermq.http.security.token import OPEN_PATHS
 
@@ -39,7 +39,7 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     schemas = dict(zip(types, found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for row in rows:
-        paths.setdefault(row.path, {})[row.method.lower()] = _operation(row, schemas)
+        paths.setdefault(row.path, {})[row.method.lower()] = _operation(row, schemas, rows)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -58,14 +58,17 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _operation(row: Endpoint, schemas: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+def _operation(row: Endpoint, schemas: dict[Any, dict[str, Any]], rows: Sequence[Endpoint]) -> dict[str, Any]:
     problem = {"description": "The request failed", "content": {CONTENT_TYPE: {"schema": schemas[Problem]}}}
     operation: dict[str, Any] = {
         "operationId": _operation_id(row),
         "summary": row.summary,
         "tags": [row.subject],
         "responses": {
-            **{str(status.value): _success(row, status, type_, schemas) for status, type_ in row.answers.items()},
+            **{
+                str(status.value): _success(row, status, type_, schemas) | _links(row, type_, rows)
+                for status, type_ in row.answers.items()
+            },
             "default": problem,
         },
     }
@@ -91,6 +94,23 @@ def _success(row: Endpoint, status: HTTPStatus, type_: Any, schemas: dict[Any, d
     if type_ is not None:
         answer["content"] = _content(row.answer_type, schemas[type_])
     return answer
+
+
+def _links(row: Endpoint, type_: Any, rows: Sequence[Endpoint]) -> dict[str, Any]:
+    """Return what can be done with the `id` of something that was created: all rows below its path."""
+    fields = {field.encode_name for field in msgspec.structs.fields(type_)} if _is_struct(type_) else set[str]()
+    if row.method != "POST" or row.answer_type != JSON or "id" not in fields:
+        return {}
+    below = (one for one in rows if one.path == f"{row.path}/{{id}}" or one.path.startswith(f"{row.path}/{{id}}/"))
+    links = {
+        _operation_id(one): {"operationId": _operation_id(one), "parameters": {"id": "$response.body#/id"}}
+        for one in below
+    }
+    return {"links": links} if links else {}
+
+
+def _is_struct(type_: Any) -> bool:
+    return isinstance(type_, type) and issubclass(type_, msgspec.Struct)
 
 
 def _content(media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
