@@ -265,7 +265,7 @@ class FarTimers:
             return self._store.log.end
         if not self.is_enabled and self.frontier.far_until_ms < self._saved_wake_ms:
             return self._store.log.end
-        first_needed = min(self._ingest.offset, self._names.upto, self._first_needed_cut(self.frontier.last))
+        first_needed = min(self._ingest.offset, self._names.saved_upto, self._first_needed_cut(self.frontier.last))
         entry = queue.entry(max(queue.min_offset, first_needed))
         return entry[0] if entry else self._store.log.end
 
@@ -285,7 +285,10 @@ class FarTimers:
     # Names of timers that leave the log
 
     def expiring_entries(self) -> list[Waiting] | None:
-        """Return the next entries whose names must be saved before their records leave the log; None if none."""
+        """Return the next entries whose names must be saved before their records leave the log; None if none.
+
+        The list is empty if there are none, but the last names are not on disk yet.
+        """
         queue = self._store.queues.find(TIMER_TOPIC, 0)
         if queue is None or self.frontier.last is None:
             return None
@@ -297,7 +300,8 @@ class FarTimers:
         found = queue.array(start, min(NAMES_AT_ONCE, upto - start))
         found = found[: np.count_nonzero(found["offset"] < self._expires_until())]
         if not len(found):
-            return None
+            self._names_end = self._names.upto
+            return [] if self._names.saved_upto < self._names.upto else None
         entries = np.arange(start, start + len(found), dtype=np.int64)
         codes, physical = found["tags"].astype(np.int64), found["offset"].astype(np.int64)
         kinds, dues = kinds_and_dues(codes)
@@ -318,7 +322,10 @@ class FarTimers:
 
     def save_names(self, waiting: list[Waiting]) -> None:
         """Save the names of `expiring_entries`. Blocks; may run off the event loop, one call at a time."""
-        self._names.adopt(waiting, self._names_end, retention_ms=self._retention_ms)
+        if self._names_end > self._names.upto:
+            self._names.adopt(waiting, self._names_end, retention_ms=self._retention_ms)
+        else:
+            self._names.save()
 
     def sweep_names(self) -> None:
         """Delete names that are no longer needed, a bounded number per call."""

@@ -45,11 +45,11 @@ class Retainer:
     def run(self) -> None:
         """Start to remove segments that may be removed, unless a run is in progress."""
         if self._steps is None and not self._guard.is_holding:  # after a clock jump everything looks old
-            self._far.sweep_names()
-            try:
-                self._release()
-            except LaterMQError as error:
-                _log.error("maintenance failed", action="release", reason=error.remark)
+            for action, step in (("sweep names", self._far.sweep_names), ("release", self._release)):
+                try:
+                    step()
+                except LaterMQError as error:
+                    _log.error("maintenance failed", action=action, reason=error.remark)  # the next run tries again
             self._steps = self._retention.steps()
             self._run_slice()
 

@@ -4,18 +4,35 @@ While a record is in the log, the key index finds it (directory.py). Before a se
 still pending are added here, and timers that its cancels and moves end are deleted. So a timer that is due before its
 segment ages out costs nothing. All rows are in one RocksDB database, with strings separated by a zero byte:
 
-    n topic, unique key, entry (8)   →  due (8), timer id (8)       a pending timer
-    p topic, unique key              →  due (8)                     the same, for one look-up of many names
-    k topic, message key, unique key →  due (8)                     the message key that finds it
-    c topic, unique key              →  due (8), forget at (8)      a cancelled name, kept for a second cancel
-    m                                →  entry (8)                   all entries of the timer topic below are here
+    n topic, unique key              →  entry (8), due (8), timer id (8), more (1)   the first pending timer
+    x topic, unique key, entry (8)   →  due (8), timer id (8)    a further one; `more` is 1 if there are any
+    k topic, message key, unique key →  due (8)                  the message key that finds it
+    c topic, unique key              →  due (8), forget at (8)   a cancelled name, kept for a second cancel
+    m                                →  entry (8)                all entries of the timer topic below are here
+
+Nothing is written to RocksDB's write-ahead log, so that each name is written once. Rows are in memory until they are
+saved, and their records stay in the log until then. A crash loses the last rows, mark included, and they are added
+again from the log.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from threading import Lock
 from typing import Any, NamedTuple
 
-from rocksdict import BlockBasedOptions, Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import (
+    BlockBasedOptions,
+    DBCompactionStyle,
+    DBCompressionType,
+    Options,
+    Rdict,
+    UniversalCompactOptions,
+    WriteBatch,
+    WriteOptions,
+)
 
 from latermq.errors import StoreError
 from latermq.message.properties import (
@@ -33,8 +50,15 @@ from latermq.store.files.disk import Disk
 
 FOLDER = "timerfarnames"
 MARKER = "latermq.farnames"  # exists if the database does
-WRITE_BUFFER_BYTES = 8 << 20
+# Rows in memory that are saved together. The more, the less often RocksDB merges what it has saved.
+SAVED_AT_ONCE_BYTES = 16 << 20
+# RocksDB saves by itself what exceeds this, while a write waits and keeps all threads from running. A row takes
+# less than twice its bytes in memory.
+_WRITE_BUFFER_BYTES = 3 * SAVED_AT_ONCE_BYTES
+_BLOCK_BYTES = 16 << 10  # compressed together: names of a topic are alike
+_MERGED_FILES = 8
 SWEEP_ROWS = 1_000
+_FIRST = struct.Struct(">qqq?")
 _TWO = struct.Struct(">qq")
 _ONE = struct.Struct(">q")
 _MARK = b"m"
@@ -58,29 +82,39 @@ class Waiting(NamedTuple):
     properties: bytes
 
 
-class _Batch:
-    """Rows to be written, and the state of their names after the write."""
+@dataclass
+class _Name:
+    """A name's pending timers while it is changed."""
 
-    def __init__(self) -> None:
-        self.rows = WriteBatch(raw_mode=True)
-        self.names: dict[bytes, set[int]] = {}  # the entries of each name
-        self.read: set[bytes] = set()  # names whose database rows are included in `names`
+    first: FarName | None = None
+    has_more: bool = False
+    # The further ones, by entry: all of them once they are read, until then those that were added.
+    more: dict[int, FarName] = field(default_factory=dict)
+    is_read: bool = False
+
+    def encode(self) -> bytes:
+        assert self.first is not None
+        return _FIRST.pack(self.first.entry, self.first.due_ms, self.first.timer_id, self.has_more)
 
 
 class FarNames:
-    """Written by one thread at a time, with each batch synced; read by the serving thread.
+    """Written by one thread at a time; read by the serving thread, which also sweeps.
 
     The database does not exist until the first name has left the log.
     """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._synced = WriteOptions()
-        self._synced.sync = True
+        self._how = WriteOptions()
+        self._how.disable_wal = True  # type: ignore[method-assign,assignment] # the stub is wrong
+        self._how.no_slowdown = True  # a write that waits keeps all threads from running, so it is refused instead
+        self._unsaved_bytes = 0
+        self._changing = Lock()  # held while rows are read and written back
         self._swept: bytes = b""
         self._db = _open(disk) if disk.read(MARKER) is not None else None
         mark = self._db.get(_MARK) if self._db is not None else None
         self.upto: int = _ONE.unpack(mark)[0] if mark else 0
+        self.saved_upto = self.upto  # the same as of the rows on disk
 
     @property
     def _writable(self) -> Rdict:
@@ -92,85 +126,117 @@ class FarNames:
     # Adding
 
     def adopt(self, waiting: list[Waiting], upto: int, *, retention_ms: int) -> None:
-        """Add these entries, in order; all are below entry `upto`. A repeated call changes nothing."""
-        batch = _Batch()
-        for one in waiting:
-            if one.kind == CANCEL:
-                name = find_property(one.properties, TIMER_DELETE_KEY.encode()) or b""
-                self._cancel(batch, name, one, retention_ms)
-                continue
-            topic = find_property(one.properties, REAL_TOPIC.encode()) or b""
-            unique_key = find_property(one.properties, UNIQUE_KEY.encode()) or b""
-            if one.kind == MOVED:
-                self._cancel(batch, topic + b"+" + unique_key, one, 0)
-            if one.is_far:
-                self._add(batch, topic, unique_key, one)
-        batch.rows.put(_MARK, _ONE.pack(upto))
-        try:
-            self._writable.write(batch.rows, self._synced)
-        except Exception as error:
-            raise StoreError(f"RocksDB cannot write the names of far timers: {error}", hint="Free disk space") from None
+        """Add these entries, in order; all are below entry `upto`. A repeated call changes nothing. Blocks."""
+        with self._changing:
+            rows = self._rows_for(waiting, retention_ms)
+            rows.put(_MARK, _ONE.pack(upto))
+            self._unsaved_bytes += rows.size_in_bytes()
+            self._write(rows)
         self.upto = upto
+        if self._unsaved_bytes >= SAVED_AT_ONCE_BYTES:
+            self.save()
 
-    def _add(self, batch: _Batch, topic: bytes, unique_key: bytes, one: Waiting) -> None:
-        timer_id = timer_id_of(find_property(one.properties, TIMER_ID.encode()) or b"", one.entry)
-        key = b"n" + topic + b"\0" + unique_key + b"\0"
-        batch.rows.put(b"p" + key[1:-1], _ONE.pack(one.due_ms))
-        batch.rows.put(key + _ONE.pack(one.entry), _TWO.pack(one.due_ms, timer_id))
-        batch.names.setdefault(key, set()).add(one.entry)
-        for message_key in (find_property(one.properties, KEYS.encode()) or b"").split(KEY_SEPARATOR.encode()):
-            if message_key:
-                batch.rows.put(b"k" + topic + b"\0" + message_key + b"\0" + unique_key, _ONE.pack(one.due_ms))
+    def _rows_for(self, waiting: list[Waiting], retention_ms: int) -> WriteBatch:
+        rows = WriteBatch(raw_mode=True)
+        named = [(one, _names_of(one)) for one in waiting]
+        found = self._find({name for _, names in named for name in names})
+        before = {name: (row.first, row.has_more) for name, row in found.items()}
+        for one, names in named:
+            for name in names:
+                is_ended = one.kind in (CANCEL, MOVED) and self._end(rows, name, found[name], one.entry)
+                if is_ended and one.kind == CANCEL and retention_ms:
+                    rows.put(b"c" + name, _TWO.pack(one.due_ms, one.due_ms + retention_ms))
+                if one.is_far:
+                    _add(rows, name, found[name], one)
+        for name, row in found.items():
+            if (row.first, row.has_more) == before[name]:
+                continue
+            if row.first is None:
+                rows.delete(b"n" + name)
+            else:
+                rows.put(b"n" + name, row.encode())
+        return rows
 
-    def _cancel(self, batch: _Batch, name: bytes, by: Waiting, retention_ms: int) -> None:
-        """Apply a cancel or a move: it ends all earlier entries of a name."""
-        for topic, unique_key in names_of(name.decode(errors="replace")):
-            plain = topic.encode() + b"\0" + unique_key.encode()
-            key = b"n" + plain + b"\0"
-            held = batch.names.setdefault(key, set())
-            if key not in batch.read:  # read a name's rows once, however often it is cancelled
-                batch.read.add(key)
-                held.update(_ONE.unpack(row[-8:])[0] for row, _ in self._rows(key))
-            cancelled = [entry for entry in held if entry < by.entry]
-            for entry in cancelled:
-                batch.rows.delete(key + _ONE.pack(entry))
-            held.difference_update(cancelled)
-            if cancelled and not held:
-                batch.rows.delete(b"p" + plain)
-            if retention_ms and cancelled:
-                batch.rows.put(b"c" + plain, _TWO.pack(by.due_ms, by.due_ms + retention_ms))
+    def save(self) -> None:
+        """Save what was added. Blocks, while other threads run."""
+        upto = self.upto
+        if self.saved_upto == upto:
+            return
+        try:
+            self._writable.flush()
+        except Exception as error:
+            raise _refused("save", error) from None
+        self.saved_upto, self._unsaved_bytes = upto, 0
+
+    def _write(self, rows: WriteBatch) -> None:
+        try:
+            self._writable.write(rows, self._how)
+        except Exception as error:
+            raise _refused("write", error) from None
+
+    def _find(self, names: Iterable[bytes]) -> dict[bytes, _Name]:
+        """Return what is known of each name. Most are new, which costs no read from disk."""
+        keys = list(names)
+        values: Any = self._db.get([b"n" + name for name in keys]) if self._db is not None else [None] * len(keys)
+        return dict(zip(keys, map(_decode, values), strict=True))
+
+    def _further(self, name: bytes) -> Iterator[FarName]:
+        for key, value in self._rows(b"x" + name + b"\0"):
+            due_ms, timer_id = _TWO.unpack(value)
+            yield FarName(_ONE.unpack(key[-8:])[0], timer_id, due_ms)
+
+    def _end(self, rows: WriteBatch, name: bytes, row: _Name, by_entry: int) -> bool:
+        """Remove the timers before a cancel or a move. Return whether there were any."""
+        if row.has_more and not row.is_read:
+            row.more = {one.entry: one for one in self._further(name)} | row.more
+        row.is_read = True
+        ended = [entry for entry in row.more if entry < by_entry]
+        for entry in ended:
+            del row.more[entry]
+            rows.delete(b"x" + name + b"\0" + _ONE.pack(entry))
+        if row.first is not None and row.first.entry < by_entry:
+            ended.append(row.first.entry)
+            _promote(rows, name, row)
+        row.has_more = bool(row.more)
+        return bool(ended)
 
     # Look-ups
 
     def pending(self, topic: str, unique_key: str, from_ms: int) -> Iterator[FarName]:
         """Yield the timers of this name that are due at `from_ms` or later."""
-        for key, value in self._rows(b"n" + topic.encode() + b"\0" + unique_key.encode() + b"\0"):
-            due_ms, timer_id = _TWO.unpack(value)
-            if due_ms >= from_ms:
-                yield FarName(_ONE.unpack(key[-8:])[0], timer_id, due_ms)
+        [(name, row)] = self._find([_plain(topic.encode(), unique_key.encode())]).items()
+        timers = chain([row.first] if row.first else [], self._further(name) if row.has_more else [])
+        yield from (one for one in timers if one.due_ms >= from_ms)
 
     def waiting(self, below: int, from_ms: int) -> Iterator[tuple[str, int]]:
         """Yield topic and entry of all timers due at `from_ms` or later whose entry is below `below`."""
-        for key, value in self._rows(b"n"):
-            entry = _ONE.unpack(key[-8:])[0]
-            if entry < below and _TWO.unpack(value)[0] >= from_ms:
-                yield key[1 : key.index(b"\0")].decode(errors="replace"), entry
+        for key, value in chain(self._rows(b"n"), self._rows(b"x")):
+            _, one = _decode_timer(key, value)
+            if one.entry < below and one.due_ms >= from_ms:
+                yield key[1 : key.index(b"\0")].decode(errors="replace"), one.entry
 
     def known(self, names: Sequence[tuple[str, bytes]], from_ms: int) -> list[bool]:
         """Whether each name has a timer due at `from_ms` or later, or a cancelled one."""
         if self._db is None or not names:
             return [False] * len(names)
-        plain = [topic.encode() + b"\0" + unique_key for topic, unique_key in names]
-        waiting: Any = self._db.get([b"p" + one for one in plain])
-        cancelled: Any = self._db.get([b"c" + one for one in plain])
+        plain = [_plain(topic.encode(), unique_key) for topic, unique_key in names]
+        waiting = self._find(plain)
+        cancelled: Any = self._db.get([b"c" + name for name in plain])
         return [
-            one is not None or (due is not None and _ONE.unpack(due)[0] >= from_ms)
-            for one, due in zip(cancelled, waiting, strict=True)
+            one is not None or self._is_pending(name, waiting[name], from_ms)
+            for name, one in zip(plain, cancelled, strict=True)
         ]
+
+    def _is_pending(self, name: bytes, row: _Name, from_ms: int) -> bool:
+        if row.first is None:
+            return False
+        return row.first.due_ms >= from_ms or (
+            row.has_more and any(one.due_ms >= from_ms for one in self._further(name))
+        )
 
     def cancelled_due_ms(self, topic: str, unique_key: str) -> int | None:
         """Return when the cancelled timer of this name was due; None if unknown."""
-        value = self._db and self._db.get(b"c" + topic.encode() + b"\0" + unique_key.encode())
+        value = self._db and self._db.get(b"c" + _plain(topic.encode(), unique_key.encode()))
         return _TWO.unpack(value)[0] if value else None
 
     def unique_keys(self, topic: str, key: str) -> Iterator[str]:
@@ -186,14 +252,14 @@ class FarNames:
         `start` is empty at first, then the key that the previous call returned. That key is None after the last row.
         """
         found: list[tuple[str, str, FarName]] = []
-        for seen, (key, value) in enumerate(self._rows_from(start or b"n", b"n")):
+        rows = chain(*(self._rows_from(max(start, prefix), prefix) for prefix in (b"n", b"x") if start[:1] <= prefix))
+        for seen, (key, value) in enumerate(rows):
             if seen >= most:
                 return found, key
-            due_ms, timer_id = _TWO.unpack(value)
-            if from_ms <= due_ms < until_ms:
-                topic, _, unique_key = key[1:-9].partition(b"\0")
-                name = FarName(_ONE.unpack(key[-8:])[0], timer_id, due_ms)
-                found.append((topic.decode(errors="replace"), unique_key.decode(errors="replace"), name))
+            name, one = _decode_timer(key, value)
+            if from_ms <= one.due_ms < until_ms:
+                topic, unique_key = (part.decode(errors="replace") for part in name.split(b"\0", 1))
+                found.append((topic, unique_key, one))
         return found, None
 
     def _rows_from(self, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -212,31 +278,130 @@ class FarNames:
     # Removal
 
     def sweep(self, wake_ms: int, now_ms: int) -> None:
-        """Scan some rows; delete those of delivered timers, and cancelled names that are no longer needed."""
+        """Scan some rows; delete those of delivered timers, and cancelled names that are no longer needed.
+
+        Does nothing while names are being added.
+        """
+        if not self._changing.acquire(blocking=False):
+            return
+        try:
+            self._sweep(wake_ms, now_ms)
+        finally:
+            self._changing.release()
+
+    def _sweep(self, wake_ms: int, now_ms: int) -> None:
+        gone = WriteBatch(raw_mode=True)
+        stopped_at = b""
         for seen, (key, value) in enumerate(self._from(self._swept)):
             if seen >= SWEEP_ROWS:
-                self._swept = key
-                return
-            kind = key[:1]
-            is_over = (kind in (b"n", b"p", b"k") and _ONE.unpack(value[:8])[0] < wake_ms) or (
-                kind == b"c" and _TWO.unpack(value)[1] < now_ms
-            )
-            if is_over:
-                self._writable.delete(key)
-        self._swept = b""
+                stopped_at = key
+                break
+            self._sweep_row(gone, key, value, wake_ms, now_ms)
+        if len(gone):
+            self._write(gone)
+        self._swept = stopped_at
+
+    def _sweep_row(self, gone: WriteBatch, key: bytes, value: bytes, wake_ms: int, now_ms: int) -> None:
+        match key[:1]:
+            case b"n":
+                row = _decode(value)
+                if row.first is not None and row.first.due_ms < wake_ms:
+                    self._forget_first(gone, key[1:], row, wake_ms)
+            case b"k":
+                if _ONE.unpack(value)[0] < wake_ms:
+                    gone.delete(key)
+            case b"c":
+                if _TWO.unpack(value)[1] < now_ms:
+                    gone.delete(key)
+
+    def _forget_first(self, gone: WriteBatch, name: bytes, row: _Name, wake_ms: int) -> None:
+        """Delete a delivered timer, and with it the delivered ones among the further timers of its name."""
+        for one in self._further(name) if row.has_more else ():
+            if one.due_ms < wake_ms:
+                gone.delete(b"x" + name + b"\0" + _ONE.pack(one.entry))
+            else:
+                row.more[one.entry] = one
+        _promote(gone, name, row)
+        if row.first is None:
+            gone.delete(b"n" + name)
+        else:
+            gone.put(b"n" + name, row.encode())
 
     def close(self) -> None:
         if self._db is not None:
-            self._db.close()
+            # A full disk refuses what is not saved yet. It is added again from the log.
+            with suppress(Exception):
+                self._db.close()
+
+
+def _plain(topic: bytes, unique_key: bytes) -> bytes:
+    return topic + b"\0" + unique_key
+
+
+def _names_of(one: Waiting) -> list[bytes]:
+    """Return the name of a timer, or those that a cancel ends."""
+    if one.kind == CANCEL:
+        ended = find_property(one.properties, TIMER_DELETE_KEY.encode()) or b""
+        return [_plain(topic.encode(), key.encode()) for topic, key in names_of(ended.decode(errors="replace"))]
+    topic, unique_key = (find_property(one.properties, name.encode()) or b"" for name in (REAL_TOPIC, UNIQUE_KEY))
+    return [_plain(topic, unique_key)]
+
+
+def _decode(value: bytes | None) -> _Name:
+    if value is None:
+        return _Name()
+    entry, due_ms, timer_id, has_more = _FIRST.unpack(value)
+    return _Name(FarName(entry, timer_id, due_ms), has_more)
+
+
+def _decode_timer(key: bytes, value: bytes) -> tuple[bytes, FarName]:
+    """Decode a row of either kind into its name and its timer."""
+    if key[:1] == b"n":
+        entry, due_ms, timer_id, _ = _FIRST.unpack(value)
+        return key[1:], FarName(entry, timer_id, due_ms)
+    due_ms, timer_id = _TWO.unpack(value)
+    return key[1:-9], FarName(_ONE.unpack(key[-8:])[0], timer_id, due_ms)
+
+
+def _promote(rows: WriteBatch, name: bytes, row: _Name) -> None:
+    """Replace the first timer of a name by the next of the further ones, which are read."""
+    row.first = row.more.pop(min(row.more)) if row.more else None
+    row.has_more = bool(row.more)
+    if row.first is not None:
+        rows.delete(b"x" + name + b"\0" + _ONE.pack(row.first.entry))
+
+
+def _add(rows: WriteBatch, name: bytes, row: _Name, one: Waiting) -> None:
+    timer_id = timer_id_of(find_property(one.properties, TIMER_ID.encode()) or b"", one.entry)
+    timer = FarName(one.entry, timer_id, one.due_ms)
+    if row.first is None or row.first.entry == one.entry:
+        row.first = timer
+    else:
+        rows.put(b"x" + name + b"\0" + _ONE.pack(one.entry), _TWO.pack(one.due_ms, timer_id))
+        row.has_more = True
+        row.more[one.entry] = timer
+    topic, _, unique_key = name.partition(b"\0")
+    for message_key in (find_property(one.properties, KEYS.encode()) or b"").split(KEY_SEPARATOR.encode()):
+        if message_key:
+            rows.put(b"k" + topic + b"\0" + message_key + b"\0" + unique_key, _ONE.pack(one.due_ms))
 
 
 def _open(disk: Disk) -> Rdict:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
-    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_compression_type(DBCompressionType.zstd())
+    # Files are merged when there are this many of similar size, so a row is written once for each such factor by which
+    # the database grows. Look-ups find most names in none of them, without a read.
+    options.set_compaction_style(DBCompactionStyle.universal())
+    options.set_level_zero_file_num_compaction_trigger(_MERGED_FILES)
+    merges = UniversalCompactOptions()
+    merges.min_merge_width = _MERGED_FILES
+    options.set_universal_compaction_options(merges)
     options.set_max_background_jobs(1)
     options.set_keep_log_file_num(2)
     table = BlockBasedOptions()
+    table.set_block_size(_BLOCK_BYTES)
     table.set_bloom_filter(10, False)  # most names looked up are not here
     options.set_block_based_table_factory(table)
     folder = disk.library_folder(FOLDER)
@@ -247,3 +412,7 @@ def _open(disk: Disk) -> Rdict:
             f"RocksDB cannot open {folder.name}: {error}",
             hint="Free disk space: it holds the names of far timers whose records have left the log",
         ) from None
+
+
+def _refused(action: str, error: Exception) -> StoreError:
+    return StoreError(f"RocksDB cannot {action} the names of far timers: {error}", hint="Free disk space")
