@@ -23,10 +23,11 @@ Json = dict[str, Any]
 
 
 class ProgramError(Exception):
-    """The client raised. `code` is the broker's answer, -1 if it did not come from a broker."""
+    """The client raised. `code` is the broker's answer, -1 if it did not come from a broker; `cause` may have more."""
 
-    def __init__(self, kind: str, code: int, message: str) -> None:
-        super().__init__(f"{kind} {code}: {message}")
+    def __init__(self, kind: str, code: int, message: str, cause: str = "") -> None:
+        super().__init__(f"{kind} {code}: {message} {cause}")
+        self.cause = cause
         self.kind = kind
         self.code = code
         self.message = message
@@ -80,7 +81,7 @@ class Program:
         reply = self._await(lambda: self._replies.pop(request, None), timeout_s, f"{what} is answered")
         if "error" in reply:
             error = reply["error"]
-            raise ProgramError(error["type"], error["code"], error["message"])
+            raise ProgramError(error["type"], error["code"], error["message"], error.get("cause", ""))
         result: Json = reply["result"]
         return result
 
@@ -168,10 +169,14 @@ class Program:
 
 
 def start_java(
-    log: Path, defaults: Mapping[str, Any], binary_headers: bool = False, log_level: str = "WARN"
+    log: Path,
+    defaults: Mapping[str, Any],
+    binary_headers: bool = False,
+    log_level: str = "WARN",
+    options: Sequence[str] = (),
 ) -> Program:
     """Start the Java client's program, whose headers are JSON unless the client's own binary form is asked for."""
-    command = ["java", *_JAVA_OPTIONS, f"-Duser.home={log.parent}", f"-Dinterop.log.level={log_level}"]
+    command = ["java", *_JAVA_OPTIONS, *options, f"-Duser.home={log.parent}", f"-Dinterop.log.level={log_level}"]
     if binary_headers:
         command.append("-Drocketmq.serialize.type=ROCKETMQ")
     return Program([*command, "-cp", build_java().programs, "latermq.interop.Main", "session"], log, defaults)

@@ -1,6 +1,7 @@
 """The cluster under test: LaterMQ, or Apache RocketMQ when LATERMQ_INTEROP_TARGET=apache, which tests the tests."""
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,20 @@ _PROXY_TESTS_OF_APACHE = {
     "transactionCheckInterval": "2000",
 }
 
+ROOT, ROOT_SECRET = "root", "r00t"
+_AUTH = "org.apache.rocketmq.auth"
+USERS_OF_LATERMQ = ("access.enabled=true", f"access.init_user={ROOT}:{ROOT_SECRET}")
+USERS_OF_APACHE = {
+    "authenticationEnabled": "true",
+    "authenticationProvider": f"{_AUTH}.authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": f"{_AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
+    "authorizationEnabled": "true",
+    "authorizationProvider": f"{_AUTH}.authorization.provider.DefaultAuthorizationProvider",
+    "authorizationMetadataProvider": f"{_AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
+    "initAuthenticationUser": json.dumps({"username": ROOT, "password": ROOT_SECRET}),
+    "innerClientAuthenticationCredentials": json.dumps({"accessKey": "inner", "secretKey": "inner-secret"}),
+}
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -28,6 +43,7 @@ class Cluster:
     broker: str = "broker-a"
     endpoints: str = ""  # of the proxy for clients of the 5.x protocol
     server: Server | None = None  # LaterMQ's processes
+    inner_file: Path | None = None  # the secret of its processes
 
 
 @contextlib.contextmanager
@@ -51,6 +67,18 @@ def running_cluster(
                 settings += ["--set", f"transaction.{setting}={time_s}s"]
         with serving(folder, "--no-http", "--no-grpc", "--no-pipeline", *settings) as server:
             yield Cluster(server.namesrv, server.broker, server.log)
+
+
+@contextlib.contextmanager
+def running_cluster_with_users(folder: Path, *, is_apache: bool = IS_APACHE) -> Iterator[Cluster]:
+    """Run the target in `folder`, where requests are checked and only the super user ROOT exists."""
+    if is_apache:
+        with apache_peer(folder, USERS_OF_APACHE, heap="1g") as peer:
+            yield Cluster(peer.namesrv, peer.broker_address, peer.log_tail)
+    else:
+        settings = [word for setting in USERS_OF_LATERMQ for word in ("--set", setting)]
+        with serving(folder, *settings) as server:
+            yield Cluster(server.namesrv, server.broker, server.log, server=server, inner_file=folder / "latermq.inner")
 
 
 @contextlib.contextmanager

@@ -85,7 +85,7 @@ class Editor:
 
     def delete_user(self, state: AccessState, name: str, *, by_super: bool) -> AccessState:
         """Remove a user and its ACL. One that does not exist is no error."""
-        user = state.users.get(_given(name))
+        user = state.users.get(_not_blank(name))
         if user is None:
             return state
         if user.is_super and not by_super:
@@ -94,7 +94,9 @@ class Editor:
 
     def merge_acl(self, state: AccessState, subject: str, acl: Acl, *, by_super: bool) -> AccessState:
         """Add entries to the ACL of a user. An entry replaces that of the same resource."""
-        name = self._checked_subject(state, subject, by_super=by_super)
+        name = self._checked_subject(state, subject, f"The subject of {subject} is not exist.", by_super=by_super)
+        if not len(acl):
+            raise NoPermission("The policies is empty.")
         merged = state.acl(name).merged(acl)
         if len(merged) > self._limits.max_entries:
             raise NoPermission(
@@ -107,15 +109,15 @@ class Editor:
         self, state: AccessState, subject: str, resource: str, *, is_default: bool, by_super: bool
     ) -> AccessState:
         """Remove the entries of a resource, or the whole ACL if no resource is given."""
-        name = self._checked_subject(state, subject, by_super=by_super)
+        name = self._checked_subject(state, subject, "The subject is not exist.", by_super=by_super)
         acl = state.acl(name).without(parse_pattern(resource), is_default=is_default) if resource else Acl()
         return state.with_acl(name, acl, self._new_revision())
 
-    def _checked_subject(self, state: AccessState, subject: str, *, by_super: bool) -> str:
+    def _checked_subject(self, state: AccessState, subject: str, unknown: str, *, by_super: bool) -> str:
         name = subject_name(subject)
         user = state.users.get(name)
         if user is None:
-            raise NoPermission(f"The subject of {subject} is not exist.")
+            raise NoPermission(unknown)
         if user.is_super and not by_super:
             raise LaterMQError("The super user can only be update by super user")
         return name
@@ -129,6 +131,12 @@ def subject_name(subject: str) -> str:
 
 
 def _given(name: str) -> str:
-    if not name.strip():
+    if not name:
         raise InvalidParameter("The username is blank")
+    return _not_blank(name)
+
+
+def _not_blank(name: str) -> str:
+    if not name.strip():
+        raise NoPermission("username can not be blank")
     return name

@@ -166,7 +166,10 @@ class Acl:
         return Decision(is_allowed=False)
 
     def merged(self, other: "Acl") -> "Acl":
-        """These entries with those of another ACL added. An entry replaces that of the same resource."""
+        """These entries with those of another ACL added. An entry replaces those of the same resource.
+
+        As in RocketMQ, only the first entries of a policy may have several for one resource, such as Allow and Deny.
+        """
         return Acl(_merged(self.custom, other.custom), _merged(self.default, other.default))
 
     def without(self, pattern: Pattern, *, is_default: bool) -> "Acl":
@@ -180,8 +183,16 @@ NO_ACL = Acl()
 
 
 def _merged(entries: tuple[Entry, ...], added: tuple[Entry, ...]) -> Iterator[Entry]:
+    if not entries:
+        yield from added
+        return
     latest = {entry.pattern: entry for entry in added}
     known = {entry.pattern for entry in entries}
+    replaced = set()
     for entry in entries:
-        yield latest.get(entry.pattern, entry)
+        if entry.pattern not in latest:
+            yield entry
+        elif entry.pattern not in replaced:
+            replaced.add(entry.pattern)
+            yield latest[entry.pattern]
     yield from (entry for pattern, entry in latest.items() if pattern not in known)

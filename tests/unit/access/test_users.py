@@ -82,7 +82,7 @@ Change = Callable[[Editor, AccessState], AccessState]
 @pytest.mark.parametrize(
     ("change", "code", "remark"),
     [
-        (lambda e, s: e.create_user(s, " ", UserChange(secret="x"), by_super=True), 29, "The username is blank"),
+        (lambda e, s: e.create_user(s, "", UserChange(secret="x"), by_super=True), 29, "The username is blank"),
         (lambda e, s: e.create_user(s, "bob", UserChange(), by_super=True), 16, "password can not be blank"),
         (lambda e, s: e.create_user(s, "alice", UserChange(secret="x"), by_super=True), 16, "The user is existed"),
         (
@@ -108,6 +108,13 @@ Change = Callable[[Editor, AccessState], AccessState]
         ),
         (lambda e, s: e.merge_acl(s, "", ACL, by_super=True), 16, "The subject is not exist."),
         (lambda e, s: e.merge_acl(s, "User:zz", ACL, by_super=True), 16, "The subject of User:zz is not exist."),
+        (lambda e, s: e.merge_acl(s, "User:alice", Acl(), by_super=True), 16, "The policies is empty."),
+        (
+            lambda e, s: e.delete_acl(s, "User:zz", "", is_default=False, by_super=True),
+            16,
+            "The subject is not exist.",
+        ),
+        (lambda e, s: e.delete_user(s, " ", by_super=True), 16, "username can not be blank"),
     ],
 )
 def test_a_wrong_change_is_refused_with_apaches_remark(

@@ -40,7 +40,7 @@ class AckRequests:
     @property
     def endpoints(self) -> list[Endpoint]:
         code = Request
-        own = (on_topics(lambda _, header: _topics([header.topic]), SUB), on_group("consumerGroup", SUB))
+        own = (on_group("consumerGroup", SUB), on_topics(lambda _, header: _topics([header.topic]), SUB))
         batch = (
             on_topics(lambda _, body: _topics(ack.t for ack in body.acks), SUB),
             on_groups(lambda _, body: {ack.c for ack in body.acks}, SUB),

@@ -33,7 +33,7 @@ from latermq.protocol.remoting.pop import (
     encode_pop_reply,
 )
 from latermq.server.handlers.pop_replies import PopReplies
-from latermq.server.remoting.access import OPEN, SUB, on_group, on_topic
+from latermq.server.remoting.access import GET, OPEN, SUB, on_group, on_topic
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
 
@@ -70,13 +70,14 @@ class PopRequests:
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        access = (on_topic("topic", SUB), on_group("consumerGroup", SUB))
+        access = (on_group("consumerGroup", SUB), on_topic("topic", SUB))
+        info = (on_group("consumerGroup", GET), on_topic("topic", GET))
         notifications = self._notifications
         return [
             Endpoint(Request.POP_MESSAGE, self._pop, access, PopHeader),
             Endpoint(Request.CANCEL_POP, self._cancel, OPEN, CancelPopHeader),
             Endpoint(Request.NOTIFICATION, notifications.notify, access, NotificationHeader),
-            Endpoint(Request.POLLING_INFO, notifications.polling_info, access, PollingInfoHeader),
+            Endpoint(Request.POLLING_INFO, notifications.polling_info, info, PollingInfoHeader),
         ]
 
     def _pop(self, connection: Connection, command: Command, header: PopHeader) -> bytes | None:

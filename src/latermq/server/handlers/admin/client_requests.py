@@ -53,7 +53,7 @@ class ClientRequests:
     @property
     def endpoints(self) -> list[Endpoint]:
         consume = (on_group("consumerGroup", SUB), on_topics(self._topics_consumed, SUB))
-        status = (on_group("group", GET), on_topic("topic", GET))
+        status = (on_topic("topic", GET), on_group("group", GET))
         code = Request
         return [
             Endpoint(

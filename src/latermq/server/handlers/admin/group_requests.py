@@ -142,11 +142,13 @@ class GroupRequests:
         ]
 
     def _endpoints_of_offsets(self) -> list[Endpoint]:
-        get = (on_topic_if_named("topic", GET), on_group("group", GET))
-        stats = (on_topics(_topics_of_stats, GET), on_group("consumerGroup", GET))
-        correct = (on_topic("topic", GET), on_group_if_named("compareGroup", GET))
-        clone = (on_topic_if_named("topic", UPDATE), on_group("srcGroup", GET), on_group("destGroup", UPDATE))
-        reset = (on_topic("topic", UPDATE), on_group("group", UPDATE))
+        # A refusal names the first resource that is not permitted, so they are in the order of Apache's broker.
+        span = (on_topic_if_named("topic", GET), on_group("group", GET))
+        subscribed = (on_group("group", GET), on_topic_if_named("topic", GET))
+        stats = (on_group("consumerGroup", GET), on_topics(_topics_of_stats, GET))
+        correct = (on_group_if_named("compareGroup", GET), on_topic("topic", GET))
+        clone = (on_group("destGroup", UPDATE), on_topic_if_named("topic", UPDATE), on_group("srcGroup", GET))
+        reset = (on_group("group", UPDATE), on_topic("topic", UPDATE))
         cloned = Change("offsets cloned", ("srcGroup", "destGroup", "topic"))
         were_reset = Change("offsets reset", ("group", "topic", "timestamp", "queueId", "offset", "isForce"))
         table, code = Slices.TABLE, Request
@@ -160,8 +162,8 @@ class GroupRequests:
                 BrokerConsumeStatsHeader,
                 slices=table,
             ),
-            Endpoint(code.QUERY_CONSUME_TIME_SPAN, self._time_spans, get, GroupTopicHeader, slices=table),
-            Endpoint(code.QUERY_SUBSCRIPTION_BY_CONSUMER, self._subscription, get, GroupTopicHeader),
+            Endpoint(code.QUERY_CONSUME_TIME_SPAN, self._time_spans, span, GroupTopicHeader, slices=table),
+            Endpoint(code.QUERY_SUBSCRIPTION_BY_CONSUMER, self._subscription, subscribed, GroupTopicHeader),
             Endpoint(
                 code.QUERY_CORRECTION_OFFSET, self._correction_offsets, correct, CorrectionOffsetHeader, slices=table
             ),

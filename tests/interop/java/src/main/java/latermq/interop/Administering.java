@@ -21,6 +21,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 /** Topics, groups, and the commands of mqadmin, run inside this JVM because starting one for each takes seconds. */
 final class Administering {
     private static final Map<String, DefaultMQAdminExt> ADMINS = new ConcurrentHashMap<>();
+    private static final long TIMEOUT_MS = 20_000;
     private static final long ROUTE_WAIT_MS = 10_000;
     private static final long MODE_TIMEOUT_MS = 10_000;
     private static final long ROUTE_POLL_MS = 20;
@@ -148,8 +149,9 @@ final class Administering {
 
     private static DefaultMQAdminExt admin(JSONObject arguments) {
         String namesrv = arguments.getString("namesrv");
-        return ADMINS.computeIfAbsent(namesrv, ignored -> {
-            DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        return ADMINS.computeIfAbsent(namesrv + " " + Security.key(arguments), ignored -> {
+            DefaultMQAdminExt admin = new DefaultMQAdminExt(Security.hook(arguments), TIMEOUT_MS);
+            admin.setUseTLS(Security.usesTls(arguments));
             admin.setNamesrvAddr(namesrv);
             admin.setInstanceName("admin-" + System.nanoTime());
             try {

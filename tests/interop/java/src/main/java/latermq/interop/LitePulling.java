@@ -20,7 +20,9 @@ final class LitePulling {
     }
 
     static JSONObject pull(JSONObject arguments) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(arguments.getString("group"));
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(arguments.getString("group"),
+            Security.hook(arguments));
+        consumer.setUseTLS(Security.usesTls(arguments));
         consumer.setNamesrvAddr(arguments.getString("namesrv"));
         consumer.setInstanceName("lite-" + System.nanoTime());
         consumer.setAutoCommit(false);

@@ -48,6 +48,8 @@ public final class Main {
         COMMANDS.put("group_offsets", Administering::groupOffsets);
         COMMANDS.put("set_mode", Administering::setMode);
         COMMANDS.put("mqadmin", Administering::mqadmin);
+        COMMANDS.put("request", Requesting::request);
+        COMMANDS.put("configure_tls", Security::configureTls);
     }
 
     private Main() {
@@ -61,8 +63,8 @@ public final class Main {
         }
         int status = arguments[0].equals("session") ? session() : once(arguments);
         // Each shutdown may wait for seconds inside the client, so they wait together.
-        Stream.<Runnable>of(PushConsuming::stopAll, Sending::stopAll, Pulling::stopAll, Administering::stopAll)
-            .map(CompletableFuture::runAsync).collect(Collectors.toList()).forEach(CompletableFuture::join);
+        Stream.<Runnable>of(PushConsuming::stopAll, Sending::stopAll, Pulling::stopAll, Administering::stopAll,
+            Requesting::stopAll).map(CompletableFuture::runAsync).collect(Collectors.toList()).forEach(CompletableFuture::join);
         // The clients leave threads behind that are no daemons.
         System.exit(status);
     }
@@ -118,6 +120,7 @@ public final class Main {
         error.put("type", failure.getClass().getSimpleName());
         error.put("code", code(failure));
         error.put("message", String.valueOf(failure.getMessage()));
+        error.put("cause", String.valueOf(failure.getCause()));
         return error;
     }
 

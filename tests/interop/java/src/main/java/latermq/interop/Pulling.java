@@ -68,8 +68,9 @@ final class Pulling {
     static DefaultMQPullConsumer consumer(JSONObject arguments) {
         String namesrv = arguments.getString("namesrv");
         String group = arguments.getString("group") == null ? "interop_puller" : arguments.getString("group");
-        return CONSUMERS.computeIfAbsent(namesrv + " " + group, ignored -> {
-            DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group);
+        return CONSUMERS.computeIfAbsent(namesrv + " " + group + " " + Security.key(arguments), ignored -> {
+            DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group, Security.hook(arguments));
+            consumer.setUseTLS(Security.usesTls(arguments));
             consumer.setNamesrvAddr(namesrv);
             consumer.setInstanceName("puller-" + System.nanoTime());
             try {

@@ -86,7 +86,9 @@ final class PushConsuming {
     private static DefaultMQPushConsumer begin(JSONObject arguments, Consumer<MessageExt> seen) throws Exception {
         String name = arguments.getString("name") == null ? "consumer" : arguments.getString("name");
         String topic = arguments.getString("topic");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments.getString("group"),
+            Security.hook(arguments));
+        consumer.setUseTLS(Security.usesTls(arguments));
         consumer.setNamesrvAddr(arguments.getString("namesrv"));
         consumer.setInstanceName(name + "-" + System.nanoTime());
         // At start two threads of the client may want to send a heartbeat at once; the loser, which knows the newer

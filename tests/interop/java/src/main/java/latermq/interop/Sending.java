@@ -103,8 +103,9 @@ final class Sending {
         String namesrv = arguments.getString("namesrv");
         String group = arguments.getString("group") == null ? "interop_producer" : arguments.getString("group");
         boolean large = arguments.getBooleanValue("unlimited");
-        return PRODUCERS.computeIfAbsent(namesrv + " " + group + " " + large, ignored -> {
-            DefaultMQProducer producer = new DefaultMQProducer(group);
+        return PRODUCERS.computeIfAbsent(namesrv + " " + group + " " + large + " " + Security.key(arguments), ignored -> {
+            DefaultMQProducer producer = new DefaultMQProducer(group, Security.hook(arguments));
+            producer.setUseTLS(Security.usesTls(arguments));
             producer.setNamesrvAddr(namesrv);
             producer.setInstanceName("producer-" + PRODUCERS.size() + "-" + System.nanoTime());
             producer.setSendMsgTimeout(TIMEOUT_MS);

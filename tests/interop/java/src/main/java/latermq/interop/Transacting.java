@@ -21,7 +21,8 @@ final class Transacting {
         LocalTransactionState local = state(arguments.getString("local"));
         JSONArray answers = arguments.getJSONArray("answers") == null ? new JSONArray() : arguments.getJSONArray("answers");
         LinkedBlockingQueue<JSONObject> checks = new LinkedBlockingQueue<>();
-        TransactionMQProducer producer = new TransactionMQProducer(arguments.getString("group"));
+        TransactionMQProducer producer = new TransactionMQProducer(arguments.getString("group"), Security.hook(arguments));
+        producer.setUseTLS(Security.usesTls(arguments));
         producer.setNamesrvAddr(arguments.getString("namesrv"));
         producer.setInstanceName("transaction-" + System.nanoTime());
         producer.setTransactionListener(new TransactionListener() {
