@@ -24,6 +24,7 @@ class CheckedConnection:
         self.verdicts: object | None = None
         self.attachment: object | None = None
         self.failed_attempts = 0
+        self.certificate_user = ""
         self.pauses_s: list[float] = []
         self.close_reason: CloseReason | None = None
         self.sent: list[bytes] = []

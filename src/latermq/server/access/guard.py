@@ -81,6 +81,14 @@ def user_name_of(command: Command) -> str:
         return command.signed_texts().get(ACCESS_KEY, "")
 
 
+def claimed_user(connection: Connection, command: Command) -> str:
+    """The user that a request names, or else the one whose certificate its connection has presented."""
+    name = user_name_of(command)
+    if name or connection.certificate_user == INNER_USER:  # which signs
+        return name
+    return connection.certificate_user
+
+
 class Verdicts:
     """What one connection may do as one user, as far as it was checked."""
 
@@ -130,10 +138,10 @@ class AccessGuard:
             and verdicts.state is self._users.state
             and endpoint.access
             and endpoint.code not in self._always_enforced
-            and user_name_of(command) == verdicts.user.name
+            and claimed_user(connection, command) == verdicts.user.name
         ):
             return None
-        return self._verified(command)
+        return self._verified(connection, command)
 
     def check(
         self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, user: object | None
@@ -180,7 +188,7 @@ class AccessGuard:
         self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, error: LaterMQError
     ) -> None:
         """Note that an administrative request was permitted, but not carried out."""
-        name = user_name_of(command)
+        name = claimed_user(connection, command)
         user = self._inner if name == INNER_USER else self._users.state.users.get(name)
         if user is not None and is_administrative(endpoint, user):
             self._audit.failed(endpoint, user, connection.peer, error.remark, _details(endpoint, command, content))
@@ -196,9 +204,9 @@ class AccessGuard:
             reason = "the user is not known" if isinstance(error, UnknownUser) else error.message
             self._audit.refused(endpoint, None, NO_ACL, peer, None, reason, details, result)
 
-    def user_of(self, command: Command) -> User:
+    def user_of(self, connection: Connection, command: Command) -> User:
         """The user of a request that was checked."""
-        name = user_name_of(command)
+        name = claimed_user(connection, command)
         return self._inner if name == INNER_USER else self._users.state.users[name]
 
     def statistics(self) -> dict[str, int]:
@@ -217,7 +225,7 @@ class AccessGuard:
         if (
             not isinstance(verdicts, Verdicts)
             or verdicts.state is not state
-            or verdicts.user.name != (user_name_of(command) if user is None else user.name)
+            or verdicts.user.name != (claimed_user(connection, command) if user is None else user.name)
         ):
             verdicts = None
         checked: list[Checked] = []
@@ -229,14 +237,14 @@ class AccessGuard:
                     counted.append(tally)
                     continue
             if user is None:
-                user = self._verified(command)
+                user = self._verified(connection, command)
             decision = decide(user, state.acl(user.name), access, self._cluster, connection.peer[0])
             if not decision.is_allowed:
                 error = refusal(user, access, self._cluster, connection.peer[0], decision)
                 raise NotPermitted(error.message, user, state.acl(user.name), (access, decision))
             checked.append((access, decision))
         if user is None and not counted:
-            user = self._verified(command)  # of a request that touches nothing
+            user = self._verified(connection, command)  # of a request that touches nothing
         if user is not None and (checked or not counted):
             counted += self._note(connection, endpoint, command, content, user, state.acl(user.name), checked, verdicts)
         for tally in counted:
@@ -263,9 +271,12 @@ class AccessGuard:
             verdicts.permitted.update(itertools.islice(kept.items(), MAX_VERDICTS))
         return [tally for _, tally in tallies]
 
-    def _verified(self, command: Command) -> User:
-        """Return the user that signed a request. The remarks are those of Apache's broker."""
-        name = user_name_of(command)
+    def _verified(self, connection: Connection, command: Command) -> User:
+        """Return the user that signed a request, or whose certificate was verified in the handshake.
+
+        The remarks are those of Apache's broker.
+        """
+        name = claimed_user(connection, command)
         if not name.strip():
             raise NotAuthenticated("username cannot be null.")
         user = self._inner if name == INNER_USER else self._users.state.users.get(name)
@@ -273,6 +284,8 @@ class AccessGuard:
             raise UnknownUser(f"User:{name} is not found.")
         if not user.is_enabled:
             raise NotAuthenticated(f"User:{name} is disabled.")
+        if not user_name_of(command):
+            return user  # of the certificate
         fields = command.signed_texts()
         content = signed_content(fields, command.body, command.version)
         # The name must be the one that was signed: a header could have two.

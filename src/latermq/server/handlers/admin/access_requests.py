@@ -83,9 +83,9 @@ class AccessRequests:
             raise UnsupportedRequest("users are not supported here", hint="Set access.enabled to true")
         return self._table_or_none
 
-    def _user(self, command: Command) -> User:
+    def _user(self, connection: Connection, command: Command) -> User:
         assert self._guard is not None, "without a guard there is no table"
-        return self._guard.user_of(command)
+        return self._guard.user_of(connection, command)
 
     def _change(
         self, connection: Connection, command: Command, change: Callable[[AccessState, bool], AccessState]
@@ -93,7 +93,7 @@ class AccessRequests:
         """Change the state at once, and reply when it is saved."""
         table = self._table
         self._saves.check_room()
-        table.state = change(table.state, self._user(command).is_super)
+        table.state = change(table.state, self._user(connection, command).is_super)
         reply = encode_response(command, fields={})
 
         def when_done(error: LaterMQError | None) -> None:
@@ -124,16 +124,16 @@ class AccessRequests:
             lambda state, by_super: self._table.editor.delete_user(state, header.username, by_super=by_super),
         )
 
-    def _get_user(self, _: Connection, command: Command, header: UserHeader) -> bytes:
+    def _get_user(self, connection: Connection, command: Command, header: UserHeader) -> bytes:
         user = self._table.state.users.get(header.username)
         if user is None:
             return encode_response(command, fields={})
-        info = _write_user(user, with_secret=self._user(command).is_super)
+        info = _write_user(user, with_secret=self._user(connection, command).is_super)
         return encode_response(command, fields={}, body=encode_body(info))
 
-    def _list_users(self, _: Connection, command: Command, header: UserFilterHeader) -> bytes:
+    def _list_users(self, connection: Connection, command: Command, header: UserFilterHeader) -> bytes:
         users = self._table.state.users.values()
-        is_super = self._user(command).is_super
+        is_super = self._user(connection, command).is_super
         infos = [_write_user(user, with_secret=is_super) for user in users if (header.filter or "") in user.name]
         return encode_response(command, fields={}, body=encode_body(infos) if infos else b"")
 
@@ -173,10 +173,10 @@ class AccessRequests:
                     infos.append(info)
         return encode_response(command, fields={}, body=encode_body(infos) if infos else b"")
 
-    def _copy(self, _: Connection, command: Command, header: AccessStateHeader) -> bytes:
+    def _copy(self, connection: Connection, command: Command, header: AccessStateHeader) -> bytes:
         """Return all users and their secrets to one of LaterMQ's own processes, encrypted."""
         table = self._table
-        if self._user(command).name != INNER_USER or self._box is None:
+        if self._user(connection, command).name != INNER_USER or self._box is None:
             raise NoPermission("only LaterMQ's own processes may copy the users")
         data = b"" if header.revision == table.state.revision else encode_access(table.state, None)
         return encode_response(command, fields={}, body=self._box.seal(data, header.nonce.encode()))
