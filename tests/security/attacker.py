@@ -25,6 +25,9 @@ class Attacker:
         host, port = self._sock.getsockname()[:2]
         return f"{host}:{port}"
 
+    def settimeout(self, timeout_s: float) -> None:
+        self._sock.settimeout(timeout_s)
+
     def push(self, data: bytes) -> None:
         self._sock.sendall(data)
 

@@ -59,6 +59,11 @@ class RequestAudit:
         first = access[0] if access else AuditedAccess(endpoint.code.name, "")
         self._log.count(self._key(user.name, peer[0], first, result, reason))
 
+    def unserved(self, peer: tuple[str, int], reason: str) -> None:
+        """Count an unsigned request of an unknown code, which may be any number and is left out."""
+        if self._log is not None:
+            self._log.count(CountKey("", peer[0], "unknown request", "", "refused", reason=reason))
+
     def failed(
         self, endpoint: Endpoint, user: User, peer: tuple[str, int], reason: str, details: Mapping[str, str]
     ) -> None:

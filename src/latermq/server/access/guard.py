@@ -143,6 +143,17 @@ class AccessGuard:
             return None
         return self._verified(connection, command)
 
+    def identify(self, connection: Connection, command: Command) -> None:
+        """Check the signature of a request that is not served at all. Without one, that is all the client learns."""
+        if not self._is_enforced:
+            return
+        try:
+            self._verified(connection, command)
+        except NotAuthenticated as error:
+            self._audit.unserved(connection.peer, _reason(error))
+            self._slow_down(connection)
+            raise
+
     def check(
         self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, user: object | None
     ) -> None:
@@ -173,9 +184,12 @@ class AccessGuard:
     ) -> None:
         """Count a refusal, and slow down a connection that fails to authenticate."""
         self._audit_refusal(connection, endpoint, command, content, error, "refused")
-        if not isinstance(error, NotAuthenticated):
+        if isinstance(error, NotAuthenticated):
+            self._slow_down(connection)
+        else:
             self._unauthorized += isinstance(error, NoPermission)
-            return
+
+    def _slow_down(self, connection: Connection) -> None:
         self._unauthenticated += 1
         connection.failed_attempts += 1
         pause_s = self._failed_attempts.note(connection.peer[0], self._clock.monotonic_s())
@@ -201,8 +215,7 @@ class AccessGuard:
         if isinstance(error, NotPermitted):
             self._audit.refused(endpoint, error.user, error.acl, peer, error.checked, error.message, details, result)
         elif isinstance(error, NotAuthenticated):
-            reason = "the user is not known" if isinstance(error, UnknownUser) else error.message
-            self._audit.refused(endpoint, None, NO_ACL, peer, None, reason, details, result)
+            self._audit.refused(endpoint, None, NO_ACL, peer, None, _reason(error), details, result)
 
     def user_of(self, connection: Connection, command: Command) -> User:
         """The user of a request that was checked."""
@@ -305,6 +318,11 @@ class AccessGuard:
         _log.warning(
             "request would be rejected", peer=connection.peer_name, request=endpoint.code.name, reason=error.message
         )
+
+
+def _reason(error: NotAuthenticated) -> str:
+    """What is counted, without the name that an untrusted client has made up."""
+    return "the user is not known" if isinstance(error, UnknownUser) else error.message
 
 
 def _details(endpoint: Endpoint, command: Command, content: Any) -> dict[str, str]:

@@ -84,7 +84,7 @@ class BrokerService:
 
     def serve(self, connection: Connection, command: Command) -> bytes | None:
         self._between_requests()
-        endpoint = self.table.find(command)
+        endpoint = self.table.find(connection, command)
         save_queue = self._topic_save_queue
         if save_queue is not None and endpoint.stores and connection in save_queue:
             save_queue.add(connection, command)

@@ -68,6 +68,10 @@ class Guard(Protocol):
         """
         ...
 
+    def identify(self, connection: Connection, command: Command) -> None:
+        """Check the signature of a request that is not served at all, so that untrusted clients are slowed down."""
+        ...
+
     def check(
         self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, user: object | None
     ) -> None:
@@ -139,8 +143,16 @@ class RequestTable:
     def __getitem__(self, code: int) -> Endpoint:
         return self._rows[code]
 
-    def find(self, command: Command) -> Endpoint:
+    def find(self, connection: Connection, command: Command) -> Endpoint:
         """Return the row of a request. Raises if there is none, or if the body is larger than the row allows."""
+        try:
+            return self._find(command)
+        except LaterMQError:
+            if self._guard is not None:
+                self._guard.identify(connection, command)
+            raise
+
+    def _find(self, command: Command) -> Endpoint:
         endpoint = self._rows.get(command.code)
         if endpoint is None:
             raise UnsupportedRequest(
@@ -196,7 +208,7 @@ class RequestTable:
 
     def serve(self, connection: Connection, command: Command) -> Reply:
         """Return the reply to a request, or None if it is sent later."""
-        return self.answer(self.find(command), connection, command)
+        return self.answer(self.find(connection, command), connection, command)
 
     def permits(self, connection: Connection, endpoint: Endpoint, command: Command, content: Any) -> bool:
         """Whether a request is permitted, for callers that leave the refusal to `serve`."""
