@@ -9,10 +9,19 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.bench.access_load import ACCESS, AccessSideBySide
 from tests.bench.attacks import measure_attacks
 from tests.bench.bulk_changes import run_bulk_changes
 from tests.bench.bulk_schedule import run_bulk_schedule
-from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB, run_contender
+from tests.bench.contenders import (
+    APACHE,
+    APACHE_FINE,
+    APACHE_USERS,
+    LATERMQ,
+    LATERMQ_ROCKSDB,
+    LATERMQ_USERS,
+    run_contender,
+)
 from tests.bench.grpc_load import GrpcLoad, start_grpc_load, start_java5_load
 from tests.bench.grpc_scenarios import GrpcSideBySide
 from tests.bench.http_console import run_http
@@ -53,7 +62,7 @@ GRPC = (
     "grpc-waiting", "grpc-send", "grpc-receive", "grpc-send-tls", "grpc-receive-tls", "grpc-java", "grpc-delay",
     "pop-pull",
 )  # fmt: skip
-SIDE_BY_SIDE = (*PAIRED, *TIMERS, *GRPC)
+SIDE_BY_SIDE = (*PAIRED, *TIMERS, *GRPC, *ACCESS)
 NO_CLIENT = (
     PATH,
     PROXY_PATH,
@@ -74,10 +83,11 @@ ROUNDS = {
     PAIRED: (LATERMQ, APACHE),
     TIMERS: (LATERMQ, LATERMQ_ROCKSDB, APACHE, APACHE_FINE),
     GRPC: (LATERMQ, APACHE_LOCAL, APACHE_CLUSTER),
+    ACCESS: (LATERMQ, LATERMQ_USERS, APACHE, APACHE_USERS),
 }
 FAMILIES = {
-    "latermq": (LATERMQ, LATERMQ_ROCKSDB),
-    "apache": (APACHE, APACHE_FINE, APACHE_LOCAL, APACHE_CLUSTER),
+    "latermq": (LATERMQ, LATERMQ_ROCKSDB, LATERMQ_USERS),
+    "apache": (APACHE, APACHE_FINE, APACHE_LOCAL, APACHE_CLUSTER, APACHE_USERS),
 }
 NEEDED_TOOLS = ("java", "javac", "mvn")
 GRPC_TOOLS = ("go",)
@@ -221,7 +231,8 @@ def run_side_by_side(names: Sequence[str], wanted: Sequence[str], sizes: Sizes, 
     with contextlib.ExitStack() as stack:
         contenders = [stack.enter_context(run_contender(name, folder)) for name in wanted]
         load = Load(stack.enter_context(start_load(folder)), contenders)
-        bench = SideBySide(contenders, load, sizes)
+        kind = AccessSideBySide if set(names) <= set(ACCESS) else SideBySide
+        bench = kind(contenders, load, sizes)
         for name in names:
             rows.extend(bench.scenarios[name]())
 

@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
 from tests.interop.peer import ApachePeer, apache_peer
 from tests.interop.ports import HOST, free_port
+from tests.interop.target import USERS_OF_APACHE, USERS_OF_LATERMQ
 from tests.interop.waiting import wait_until
 
 START_TIMEOUT_S = 60
@@ -22,6 +23,8 @@ LATERMQ = "LaterMQ"
 LATERMQ_ROCKSDB = "LaterMQ, RocksDB"
 APACHE = "Apache RocketMQ"
 APACHE_FINE = "Apache, 100 ms"
+LATERMQ_USERS = "LaterMQ, users"
+APACHE_USERS = "Apache, users"
 
 
 class Contender(Protocol):
@@ -85,7 +88,8 @@ class LaterMQ:
 
     def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._namesrv = self.run_part("namesrv", "--port", str(self._namesrv_port))
+        data = str(self._folder / "namesrv")  # with its certificate
+        self._namesrv = self.run_part("namesrv", "--port", str(self._namesrv_port), "--data", data)
         self._start_broker()
 
     def _start_broker(self) -> None:
@@ -169,8 +173,8 @@ class Apache:
 
 
 @contextlib.contextmanager
-def run_latermq(folder: Path, name: str, engine: str) -> Iterator[Contender]:
-    broker = LaterMQ(folder, name, engine)
+def run_latermq(folder: Path, name: str, engine: str, settings: Sequence[str] = ()) -> Iterator[Contender]:
+    broker = LaterMQ(folder, name, engine, settings)
     try:
         broker.start()
         yield broker
@@ -179,8 +183,11 @@ def run_latermq(folder: Path, name: str, engine: str) -> Iterator[Contender]:
 
 
 @contextlib.contextmanager
-def run_apache(folder: Path, name: str, precision_ms: int) -> Iterator[Contender]:
-    with apache_peer(folder, {"messageDelayLevel": LEVELS, "timerPrecisionMs": str(precision_ms)}) as peer:
+def run_apache(
+    folder: Path, name: str, precision_ms: int, settings: Mapping[str, str] | None = None
+) -> Iterator[Contender]:
+    common = {"messageDelayLevel": LEVELS, "timerPrecisionMs": str(precision_ms)}
+    with apache_peer(folder, {**common, **(settings or {})}) as peer:
         yield Apache(peer, name)
 
 
@@ -192,5 +199,7 @@ def run_contender(name: str, folder: Path) -> AbstractContextManager[Contender]:
         LATERMQ_ROCKSDB: lambda: run_latermq(own, name, "rocksdb"),
         APACHE: lambda: run_apache(own, name, 1_000),
         APACHE_FINE: lambda: run_apache(own, name, 100),
+        LATERMQ_USERS: lambda: run_latermq(own, name, "wheel", USERS_OF_LATERMQ),
+        APACHE_USERS: lambda: run_apache(own, name, 1_000, USERS_OF_APACHE),
     }
     return runs[name]()

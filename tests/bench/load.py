@@ -3,7 +3,7 @@
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,9 +49,17 @@ class SendShape:
 class Load:
     """Runs one workload against one broker and returns its figures."""
 
-    def __init__(self, program: Program, contenders: Sequence[Contender]) -> None:
+    def __init__(
+        self, program: Program, contenders: Sequence[Contender], access: Mapping[str, object] | None = None
+    ) -> None:
+        """`access` is how clients connect: `user`, `secret` and `tls`."""
         self._program = program
         self._contenders = contenders
+        self._access = dict(access or {})
+
+    def with_access(self, **access: object) -> "Load":
+        """The same load with credentials, or with TLS."""
+        return Load(self._program, self._contenders, access)
 
     def make_topic(self, contender: Contender, topic: str, size: int) -> None:
         """Auto-create the topic, with eight queues, by a first message."""
@@ -87,8 +95,10 @@ class Load:
             "failed sends": sent["failed"],
         }
 
-    def consume(self, contender: Contender, topic: str, group: str, count: int, threads: int) -> Figures:
-        """Drain a topic as a new group."""
+    def consume(
+        self, contender: Contender, topic: str, group: str, count: int, threads: int, *, pops: bool = False
+    ) -> Figures:
+        """Drain a topic as a new group, which pulls, or pops if that is its mode."""
         meters = self.meters(contender)
         timeout_s = 60 + count // _SLOWEST_PER_S
         done = self._call(
@@ -100,8 +110,21 @@ class Load:
             count=count,
             threads=threads,
             timeout_s=timeout_s,
+            pops=pops,
         )
         return {"messages/s": done["consumed"] / max(done["took_ns"] / 1e9, 1e-6), **meters.figures(done["consumed"])}
+
+    def connect(self, contender: Contender, topic: str, count: int, threads: int) -> Figures:
+        """Open connections, each for one request."""
+        meters = self.meters(contender)
+        done = self._call(
+            "connect", 60 + count, address=contender.broker_address, topic=topic, count=count, threads=threads
+        )
+        figures = meters.figures(count)
+        return {
+            "connections/s": count / (done["took_ns"] / 1e9),
+            **{name.replace("message", "connection"): figure for name, figure in figures.items()},
+        }
 
     def stored(self, contender: Contender, topic: str) -> int:
         """The current number of messages in a topic."""
@@ -120,7 +143,7 @@ class Load:
         return Meters([contender.broker_pid], self._program.pid, rivals)
 
     def _call(self, command: str, answer_within_s: float, **arguments: Any) -> Json:
-        return self._program.finish(self._program.begin(command, **arguments), answer_within_s, command)
+        return self._program.finish(self._program.begin(command, **self._access, **arguments), answer_within_s, command)
 
 
 class Spent(NamedTuple):

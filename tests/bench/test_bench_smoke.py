@@ -13,9 +13,9 @@ import pytest
 
 from latermq.cli.bench.process_usage import cpu_s, listener_pid, memory
 from latermq.protocol.remoting.frames import FrameReader
-from tests.bench.__main__ import GRPC, NEEDED_TOOLS, PAIRED, TIMERS, arguments, main, needed_tools
+from tests.bench.__main__ import ACCESS, GRPC, NEEDED_TOOLS, PAIRED, TIMERS, arguments, main, needed_tools
 from tests.bench.attacks import ATTACKS, measure_attacks
-from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB
+from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB, LATERMQ_USERS
 from tests.bench.http_console import measure_http
 from tests.bench.load import Load
 from tests.bench.path import PULL_BATCH, QUEUES, TOPIC, SocketlessBroker, measure_path
@@ -150,6 +150,17 @@ def test_every_timer_scenario_measures_both_engines_with_the_java_client(
             results["timers-restart"]["never stored"][engine] == results["timers-restart"]["stored twice"][engine] == 0
         )
         assert results["timers-restart"]["until a send is accepted (s)"][engine] > 0
+
+
+def test_the_cost_of_users_and_tls_is_measured_with_the_java_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = run_bench(monkeypatch, tmp_path, *ACCESS, "--messages", "300")["medians"]
+    assert set(results) == set(ACCESS)
+    for scenario, figures in results.items():
+        rate = figures["connections/s" if "connect" in scenario else "messages/s"]
+        assert set(rate) == {LATERMQ, LATERMQ_USERS}
+        assert min(rate.values()) > 0
 
 
 @pytest.mark.parametrize("engine", ["wheel", "rocksdb"])

@@ -24,7 +24,11 @@ final class ConsumeLoad {
         AtomicLong firstNs = new AtomicLong();
         AtomicLong lastNs = new AtomicLong();
         CountDownLatch drained = new CountDownLatch(1);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments.getString("group"));
+        DefaultMQPushConsumer consumer =
+            new DefaultMQPushConsumer(arguments.getString("group"), Access.hook(arguments));
+        consumer.setUseTLS(Access.usesTls(arguments));
+        // Where the group pops from the topic, the broker says so.
+        consumer.setClientRebalance(!arguments.getBooleanValue("pops"));
         consumer.setNamesrvAddr(arguments.getString("namesrv"));
         consumer.setInstanceName("bench-" + System.nanoTime());
         // The first heartbeat may miss the subscription; without it the broker refuses pulls until the next one.

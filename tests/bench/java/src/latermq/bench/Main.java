@@ -50,6 +50,8 @@ public final class Main {
                 return SendLoad.stored(arguments);
             case "consume":
                 return ConsumeLoad.run(arguments);
+            case "connect":
+                return ConnectLoad.run(arguments);
             default:
                 throw new IllegalArgumentException("no command " + command);
         }

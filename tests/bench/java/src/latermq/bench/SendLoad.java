@@ -45,7 +45,7 @@ final class SendLoad {
     private long startedNs;
 
     SendLoad(JSONObject arguments) {
-        producer = producer(arguments.getString("namesrv"));
+        producer = producer(arguments);
         topic = arguments.getString("topic");
         body = new byte[arguments.getIntValue("size")];
         Arrays.fill(body, (byte) 'x');
@@ -150,7 +150,7 @@ final class SendLoad {
 
     /** How many messages a topic holds. */
     static JSONObject stored(JSONObject arguments) throws Exception {
-        DefaultMQProducer producer = producer(arguments.getString("namesrv"));
+        DefaultMQProducer producer = producer(arguments);
         long stored = 0;
         for (MessageQueue queue : producer.fetchPublishMessageQueues(arguments.getString("topic"))) {
             stored += producer.maxOffset(queue);
@@ -195,10 +195,11 @@ final class SendLoad {
         return sorted.length == 0 ? 0 : sorted[Math.max(0, (int) Math.ceil(part * sorted.length) - 1)];
     }
 
-    private static DefaultMQProducer producer(String namesrv) {
-        return PRODUCERS.computeIfAbsent(namesrv, ignored -> {
-            DefaultMQProducer producer = new DefaultMQProducer("bench_producer");
-            producer.setNamesrvAddr(namesrv);
+    private static DefaultMQProducer producer(JSONObject arguments) {
+        return PRODUCERS.computeIfAbsent(Access.key(arguments), ignored -> {
+            DefaultMQProducer producer = new DefaultMQProducer("bench_producer", Access.hook(arguments));
+            producer.setNamesrvAddr(arguments.getString("namesrv"));
+            producer.setUseTLS(Access.usesTls(arguments));
             // Clients of one instance name share one connection to the name server of the first.
             producer.setInstanceName("bench-" + System.nanoTime());
             producer.setSendMsgTimeout(TIMEOUT_MS);
