@@ -23,6 +23,7 @@ MIN_TOKEN_CHARS = 16
 # Never shown to clients. The address of a webhook often contains its password.
 SECRET_SETTINGS = frozenset({"http.token", "access.init_user", "alerts.webhook", "alerts.webhook_secret"})
 MIN_ALERTS_EVERY_MS = 1_000
+MIN_COPY_EVERY_MS = 10
 MIN_AUDIT_FILE_BYTES = 64 << 10
 MAX_AUDIT_FILES = 1_000
 MIN_AUDIT_WAITING = 2_048  # above the counts of tallies, which are merged 1,024 at a time
@@ -338,6 +339,7 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inner_file: str = ""
     max_users: int = 10_000
     max_entries: int = 1_000  # of the policies of one user
+    copy_every: Duration = Duration.parse("1s")  # how often name servers and proxies ask a broker for changed users
 
 
 class AuditConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -670,6 +672,8 @@ def _check_access(access: AccessConfig) -> None:
     for key in ("max_users", "max_entries"):
         if getattr(access, key) < 1:
             raise ConfigError(f"access.{key} must be at least 1")
+    if access.copy_every < MIN_COPY_EVERY_MS:
+        raise ConfigError(f"access.copy_every must be at least {MIN_COPY_EVERY_MS}ms")
 
 
 def _check_audit(audit: AuditConfig) -> None:

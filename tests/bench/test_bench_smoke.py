@@ -13,7 +13,8 @@ import pytest
 
 from latermq.cli.bench.process_usage import cpu_s, listener_pid, memory
 from latermq.protocol.remoting.frames import FrameReader
-from tests.bench.__main__ import ACCESS, GRPC, NEEDED_TOOLS, PAIRED, TIMERS, arguments, main, needed_tools
+from tests.bench.__main__ import GRPC, NEEDED_TOOLS, PAIRED, TIMERS, arguments, main, needed_tools
+from tests.bench.access_load import ACCESS
 from tests.bench.attacks import ATTACKS, measure_attacks
 from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB, LATERMQ_USERS
 from tests.bench.http_console import measure_http

@@ -2,29 +2,24 @@
 
 import asyncio
 from pathlib import Path
-from typing import cast
 
 import msgspec
 import pytest
 
 from latermq.access.access_file import ACCESS_PATH
 from latermq.access.inner_credentials import FILE_NAME
-from latermq.access.resources import Access
 from latermq.access.users import INNER_USER
-from latermq.errors import ConfigError, LaterMQError
+from latermq.errors import ConfigError
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import BINARY, JSON, Command, encode_frame
-from latermq.server.access.guard import MAX_FAILURES
+from latermq.server.access.users import MAX_FAILURES
 from latermq.server.broker.process import BrokerProcess
-from latermq.server.remoting.connection import Connection
-from latermq.server.remoting.endpoints import Endpoint
 from tests.integration.brokers import run_with_broker, send_fields
 from tests.integration.raw_client import RawClient, connect
-from tests.support.signed_requests import SECRETS, CheckedConnection, as_received, sample_of, signed
+from tests.support.signed_requests import DENIALS, SECRETS, answer, sample_of, signed, touched
 
 ON = ("access.enabled=true", "access.init_user=root:r00t")
 MAX_BINARY_CODE = 0x7FFF
-DENIALS = ("username cannot be null.", "check signature failed.", "no matched policies.", "the decision is deny.")
 
 
 async def call(
@@ -50,19 +45,6 @@ async def allow(client: RawClient, name: str, resource: str, *actions: str, deci
     assert reply.code == Response.SUCCESS, reply.remark
 
 
-def answer(process: BrokerProcess, endpoint: Endpoint, fields: dict[str, str], body: bytes, encoding: int) -> str:
-    """The remark of a refusal, or nothing if the request got to its handler."""
-    connection = CheckedConnection()
-    command = as_received(endpoint.code, fields, body, encoding)
-    try:
-        process.service.table.answer(endpoint, cast(Connection, connection), command)
-    except LaterMQError as error:
-        return error.remark
-    except (AttributeError, AssertionError):  # a handler asks more of a connection than this one has
-        return ""
-    return ""
-
-
 def test_every_request_needs_a_user_its_signature_and_a_right(tmp_path: Path) -> None:
     async def scenario(process: BrokerProcess) -> None:
         async with connect(process.listener.port) as client:
@@ -77,34 +59,21 @@ def test_every_request_needs_a_user_its_signature_and_a_right(tmp_path: Path) ->
             fields, body = sample_of(endpoint)
             touches = touched(endpoint, fields, body)
             for encoding in (JSON, BINARY) if endpoint.code <= MAX_BINARY_CODE else (JSON,):
-                refused = answer(process, endpoint, fields, body, encoding)
+                refused = answer(process.service.table, endpoint, fields, body, encoding)
                 assert refused == "username cannot be null.", name
                 wrong = {**signed("operator", fields, body), "Signature": signed("alice", fields, body)["Signature"]}
-                assert answer(process, endpoint, wrong, body, encoding) == "check signature failed.", name
-                remark = answer(process, endpoint, signed("alice", fields, body), body, encoding)
+                assert answer(process.service.table, endpoint, wrong, body, encoding) == "check signature failed.", name
+                remark = answer(process.service.table, endpoint, signed("alice", fields, body), body, encoding)
                 if touches is None:
                     assert remark, f"{name} was served"  # what it touches cannot be read
                 elif touches:
                     assert remark.startswith("User:alice has no permission to access "), (name, remark)
                 if endpoint.code == Request.UNREGISTER_CLIENT:
                     continue  # changes nothing that could be seen
-                remark = answer(process, endpoint, signed("operator", fields, body), body, encoding)
+                remark = answer(process.service.table, endpoint, signed("operator", fields, body), body, encoding)
                 assert not remark.endswith(DENIALS), (name, remark)
 
     run_with_broker(tmp_path, scenario, *ON)
-
-
-def touched(endpoint: Endpoint, fields: dict[str, str], body: bytes) -> list[Access] | None:
-    """What a request touches; None if that cannot be read from it."""
-    command = as_received(endpoint.code, fields, body)
-    if endpoint.header is not None:
-        content: object = command.header(endpoint.header)
-    else:
-        content = None if endpoint.body is None else msgspec.json.decode(body, type=endpoint.body)
-    try:
-        return list(endpoint.accesses(command, content))
-    except LaterMQError:
-        return None
 
 
 def test_a_change_is_in_effect_for_the_next_request_of_every_open_connection(tmp_path: Path) -> None:

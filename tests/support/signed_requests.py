@@ -1,17 +1,20 @@
 """Signed requests, and a connection that only remembers what the access check does to it."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import inspect
 
+from latermq.access.resources import Access
 from latermq.access.signatures import signed_fields
+from latermq.errors import LaterMQError
 from latermq.protocol.remoting.frames import JSON, Command, FrameReader, encode_frame
 from latermq.protocol.remoting.request_decoder import decode_signed_request
-from latermq.server.remoting.connection import CloseReason
-from latermq.server.remoting.endpoints import Endpoint
+from latermq.server.remoting.connection import CloseReason, Connection
+from latermq.server.remoting.endpoints import Endpoint, RequestTable
 
+DENIALS = ("username cannot be null.", "check signature failed.", "no matched policies.", "the decision is deny.")
 SECRETS = {"root": "r00t", "alice": "s3cret", "bob": "b0b", "operator": "0perator"}
 
 
@@ -76,3 +79,29 @@ def sample_of(endpoint: Endpoint) -> tuple[dict[str, str], bytes]:
     elif endpoint.body is not None:
         body = msgspec.json.encode(sample(inspect.type_info(endpoint.body)))
     return fields, body
+
+
+def answer(table: RequestTable, endpoint: Endpoint, fields: Mapping[str, str], body: bytes, encoding: int) -> str:
+    """The remark of a refusal, or nothing if the request got to its handler."""
+    connection = CheckedConnection()
+    command = as_received(endpoint.code, fields, body, encoding)
+    try:
+        table.answer(endpoint, cast(Connection, connection), command)
+    except LaterMQError as error:
+        return error.remark
+    except (AttributeError, AssertionError):  # a handler asks more of a connection than this one has
+        return ""
+    return ""
+
+
+def touched(endpoint: Endpoint, fields: dict[str, str], body: bytes) -> list[Access] | None:
+    """What a request touches; None if that cannot be read from it."""
+    command = as_received(endpoint.code, fields, body)
+    if endpoint.header is not None:
+        content: object = command.header(endpoint.header)
+    else:
+        content = None if endpoint.body is None else msgspec.json.decode(body, type=endpoint.body)
+    try:
+        return list(endpoint.accesses(command, content))
+    except LaterMQError:
+        return None

@@ -14,7 +14,7 @@ from latermq.broker.metrics.dead_letter_counts import DeadLetterCounts
 from latermq.broker.metrics.exposition import Reading
 from latermq.broker.metrics.group_lags import GroupLags
 from latermq.broker.metrics.limits import BROKER_LIMITS, limits
-from latermq.broker.metrics.metric_families import FAMILIES, server_values
+from latermq.broker.metrics.metric_families import FAMILIES, access_values, server_values
 from latermq.broker.metrics.traffic import Traffic
 from latermq.broker.tables.topics import Topics
 from latermq.broker.timers.far_timers import FarTimers
@@ -194,11 +194,8 @@ class BrokerMetrics:
             "latermq_filter_cache_bytes": counts["filters_kept_bytes"],
             "latermq_filters_refused_total": counts["filters_refused"],
             "latermq_worn_out_pulls_total": counts["worn_out_pulls"],
-            "latermq_access_refused_total": {
-                reason: counts.get(f"{reason}_requests", 0) for reason in ("unauthenticated", "unauthorized")
-            },
-            "latermq_audit_lost_total": counts.get("audit_lost", 0),
             **_pops(counts),
+            **access_values(counts),
             **server_values(counts),
             **limits(BROKER_LIMITS, self._config, counts),
             **{f"latermq_{name}": counts[name] for name in tables},

@@ -14,6 +14,12 @@ class Limit(NamedTuple):
     bound: str = ""  # the statistic with the limit, if it is a constant or a setting that may be lowered
 
 
+ACCESS_LIMITS = (
+    Limit("access.max_users", "access_users"),
+    Limit("access.max_entries", "access_entries"),
+    Limit("audit.max_waiting", "audit_waiting"),
+    Limit("audit.max_counters", "audit_counters"),
+)
 SERVER_LIMITS = (
     Limit("server.max_connections", "connections", "max_connections"),
     Limit("server.max_connections_per_address", "address_connections", "max_address_connections"),
@@ -52,10 +58,7 @@ BROKER_LIMITS = (
     Limit("timer.max_waiting", "timers_unput"),
     Limit("timer.max_loaded", "timers_loaded"),
     Limit("transaction.max_open", "open_halves"),
-    Limit("access.max_users", "access_users"),
-    Limit("access.max_entries", "access_entries"),
-    Limit("audit.max_waiting", "audit_waiting"),
-    Limit("audit.max_counters", "audit_counters"),
+    *ACCESS_LIMITS,
     Limit("look_ups", "look_ups", "max_look_ups"),
     Limit("connection_look_ups", "connection_look_ups", "max_connection_look_ups"),
     Limit("unsaved_replies", "unsaved_reply_bytes", "max_unsaved_reply_bytes"),

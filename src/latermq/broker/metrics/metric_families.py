@@ -42,6 +42,20 @@ _OF_BOUNDS = (
     Family("latermq_limit", Kind.GAUGE, "Configured limits, as they apply now", "setting"),
     Family("latermq_limit_used", Kind.GAUGE, "How much of each limit is used", "setting"),
 )
+ACCESS_FAMILIES = (
+    Family(
+        "latermq_access_refused_total",
+        Kind.COUNTER,
+        "Requests of unknown users or with a wrong signature (unauthenticated), or without permission (unauthorized)",
+        "reason",
+    ),
+    Family("latermq_audit_lost_total", Kind.COUNTER, "Lines of the audit log that could not be written"),
+)
+COPIED_ACCESS_FAMILIES = (
+    *ACCESS_FAMILIES,
+    Family("latermq_access_users", Kind.GAUGE, "Users copied from a broker"),
+    Family("latermq_access_copy_age_seconds", Kind.GAUGE, "Time since a broker confirmed the copy of the users"),
+)
 SERVER_FAMILIES = (*_OF_CONNECTIONS, *_OF_BOUNDS)  # of the broker and of the name server
 FAMILIES = (
     _of_store(
@@ -132,13 +146,7 @@ FAMILIES = (
     Family(
         "latermq_pipeline_refused_total", Kind.COUNTER, "Requests without a valid signature of the pipeline's secret"
     ),
-    Family(
-        "latermq_access_refused_total",
-        Kind.COUNTER,
-        "Requests of unknown users or with a wrong signature (unauthenticated), or without permission (unauthorized)",
-        "reason",
-    ),
-    Family("latermq_audit_lost_total", Kind.COUNTER, "Lines of the audit log that could not be written"),
+    *ACCESS_FAMILIES,
     Family("latermq_windows_waiting", Kind.GAUGE, "Windows that are cut and not fully loaded"),
     Family(
         "latermq_windows_built_total",
@@ -199,6 +207,25 @@ def server_values(statistics: Mapping[str, int]) -> "dict[str, Value]":
         "latermq_metrics_connections_displaced_total": statistics.get("metrics_displaced", 0)
         + statistics.get("metrics_refused", 0),
         "latermq_requests_refused_total": _labelled(statistics, refused_requests),
+    }
+
+
+def access_values(statistics: Mapping[str, int]) -> "dict[str, Value]":
+    """The metrics of a server that may check users."""
+    return {
+        "latermq_access_refused_total": {
+            reason: statistics.get(f"{reason}_requests", 0) for reason in ("unauthenticated", "unauthorized")
+        },
+        "latermq_audit_lost_total": statistics.get("audit_lost", 0),
+    }
+
+
+def copied_access_values(statistics: Mapping[str, int]) -> "dict[str, Value]":
+    """The metrics of a server that may copy users from a broker."""
+    return {
+        **access_values(statistics),
+        "latermq_access_users": statistics["access_users"],
+        "latermq_access_copy_age_seconds": statistics["access_copy_age_s"],
     }
 
 

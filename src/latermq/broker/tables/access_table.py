@@ -15,6 +15,8 @@ from latermq.store.files.disk import Disk
 class AccessTable:
     """The current state, and the file with it. A change is in effect at once, and confirmed when it is saved."""
 
+    trouble = ""  # a broker always knows its users
+
     def __init__(
         self,
         disk: Disk,

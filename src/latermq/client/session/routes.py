@@ -5,7 +5,7 @@ import logging
 from dataclasses import dataclass, field
 
 from latermq.client.session.connection import Connections, split_address
-from latermq.client.session.failures import ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
+from latermq.client.session.failures import AccessRefused, ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
 from latermq.errors import LaterMQError, MalformedRequest, ServiceUnavailable, TopicNotFound
 from latermq.message.names import AUTO_CREATE_TOPIC
 from latermq.model.topic import READ, WRITE
@@ -158,13 +158,20 @@ class Routes:
         try:
             response = await self.call_name_server(Request.GET_ROUTEINFO_BY_TOPIC, fields)
         except TopicNotFound:
-            body = await self.call_name_server(Request.GET_BROKER_CLUSTER_INFO)
-            if not decode_body(body, ClusterInfo).brokerAddrTable:
+            if not await self._knows_brokers():
                 raise NoBroker(
                     f"no broker is registered at {', '.join(self.servers)}", hint="Check that a broker is running"
                 ) from None
             raise
         return decode_body(response, TopicRoute)
+
+    async def _knows_brokers(self) -> bool:
+        """Whether the name server knows a broker, as far as this client's user may ask."""
+        try:
+            body = await self.call_name_server(Request.GET_BROKER_CLUSTER_INFO)
+        except AccessRefused:
+            return True
+        return bool(decode_body(body, ClusterInfo).brokerAddrTable)
 
     async def call_name_server(
         self, code: int, fields: dict[str, str] | None = None, *, timeout_s: float | None = None

@@ -34,29 +34,29 @@ class RequestAudit:
         return self._log.tally(self._key(user.name, source, self._audited(user, acl, checked), "allowed"))
 
     def allowed(
-        self, endpoint: Endpoint, user: User, acl: Acl, peer: tuple[str, int], checked: Iterable[Checked],
+        self, request: str, user: User, acl: Acl, peer: tuple[str, int], checked: Iterable[Checked],
         details: Mapping[str, str],
     ) -> None:  # fmt: skip
         """Note an administrative request."""
         if self._log is not None:
             access = [self._audited(user, acl, one) for one in checked]
-            self._note(endpoint, user.name, peer, access, "allowed", "", details)
+            self._note(request, user.name, peer, access, "allowed", "", details)
 
     def refused(
-        self, endpoint: Endpoint, user: User | None, acl: Acl, peer: tuple[str, int], checked: Checked | None,
-        reason: str, details: Mapping[str, str], result: Result = "refused",
+        self, request: str, user: User | None, acl: Acl, peer: tuple[str, int], checked: Checked | None,
+        reason: str, details: Mapping[str, str], result: Result = "refused", *, is_administrative: bool = False,
     ) -> None:  # fmt: skip
         """Note a refusal. Those of untrusted clients are counted, as they could fill the log of administrators."""
         if self._log is None:
             return
         if user is None:
-            self._log.count(CountKey("", peer[0], endpoint.code.name, "", result, reason=reason))
+            self._log.count(CountKey("", peer[0], request, "", result, reason=reason))
             return
         access = [] if checked is None else [self._audited(user, acl, checked)]
-        if access and is_administrative(endpoint, user):
-            self._note(endpoint, user.name, peer, access, result, reason, details)
+        if access and is_administrative:
+            self._note(request, user.name, peer, access, result, reason, details)
             return
-        first = access[0] if access else AuditedAccess(endpoint.code.name, "")
+        first = access[0] if access else AuditedAccess(request, "")
         self._log.count(self._key(user.name, peer[0], first, result, reason))
 
     def unserved(self, peer: tuple[str, int], reason: str) -> None:
@@ -64,15 +64,13 @@ class RequestAudit:
         if self._log is not None:
             self._log.count(CountKey("", peer[0], "unknown request", "", "refused", reason=reason))
 
-    def failed(
-        self, endpoint: Endpoint, user: User, peer: tuple[str, int], reason: str, details: Mapping[str, str]
-    ) -> None:
+    def failed(self, request: str, user: User, peer: tuple[str, int], reason: str, details: Mapping[str, str]) -> None:
         """Note that a permitted administrative request was not carried out."""
         if self._log is not None:
-            self._note(endpoint, user.name, peer, [], "failed", reason, details)
+            self._note(request, user.name, peer, [], "failed", reason, details)
 
     def _note(
-        self, endpoint: Endpoint, user: str, peer: tuple[str, int], access: list[AuditedAccess], result: Result,
+        self, request: str, user: str, peer: tuple[str, int], access: list[AuditedAccess], result: Result,
         reason: str, details: Mapping[str, str],
     ) -> None:  # fmt: skip
         assert self._log is not None
@@ -80,7 +78,7 @@ class RequestAudit:
         self._log.note(
             user=user,
             source=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
-            request=endpoint.code.name,
+            request=request,
             access=access,
             result=result,
             reason=reason,

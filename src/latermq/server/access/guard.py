@@ -7,59 +7,39 @@ than a send. A change of any user or policy ends all verdicts. Requests that adm
 
 import itertools
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import structlog
 
 from latermq.access.policies import NO_ACL, Acl
-from latermq.access.resources import PUB, SUB, Access, Kind
 from latermq.access.signatures import ACCESS_KEY, SIGNATURE, is_signed, signed_content
-from latermq.access.users import INNER_USER, AccessState, User, decide, refusal
+from latermq.access.users import INNER_USER, User, decide, refusal
 from latermq.audit.audit_log import AuditLog
 from latermq.audit.counters import Tally
 from latermq.audit.records import Result
 from latermq.clock import Clock
-from latermq.errors import LaterMQError, NoPermission
+from latermq.errors import LaterMQError, NoPermission, ServiceUnavailable
 from latermq.protocol.remoting.frames import UNREADABLE, Command, DecodedRequest
 from latermq.server.access.audit import Checked, RequestAudit, is_administrative
 from latermq.server.access.failed_attempts import FailedAttempts
+from latermq.server.access.users import (
+    MAX_FAILURES,
+    MAX_VERDICTS,
+    NotAuthenticated,
+    NotPermitted,
+    UnknownUser,
+    Users,
+    Verdicts,
+    find_user,
+    is_kept,
+)
 from latermq.server.remoting.connection import CloseReason, Connection
 from latermq.server.remoting.endpoints import Endpoint
 
-MAX_VERDICTS = 1_024  # per connection; above it they are forgotten, and made again
-MAX_FAILURES = 20  # unauthenticated requests of one connection; then it is closed
 LOG_EVERY_S = 60.0
 MAX_LOGGED = 1_000
-NO_REFUSALS = {"unauthenticated_requests": 0, "unauthorized_requests": 0, "failing_addresses": 0}
 _log = structlog.get_logger(__name__)
-
-
-class NotAuthenticated(NoPermission):
-    """The user of a request is not known, or its signature is wrong."""
-
-
-class UnknownUser(NotAuthenticated):
-    """There is no user of this name."""
-
-
-class NotPermitted(NoPermission):
-    """The user of a request has no right to something that it touches."""
-
-    def __init__(self, message: str, user: User, acl: Acl, checked: Checked) -> None:
-        super().__init__(message)
-        self.user = user
-        self.acl = acl
-        self.checked = checked
-
-
-class Users(Protocol):
-    """Where the users are."""
-
-    @property
-    def state(self) -> AccessState:
-        """The current users. Raises ServiceUnavailable while they are not known."""
-        ...
 
 
 class _Named(msgspec.Struct, gc=False):
@@ -87,17 +67,6 @@ def claimed_user(connection: Connection, command: Command) -> str:
     if name or connection.certificate_user == INNER_USER:  # which signs
         return name
     return connection.certificate_user
-
-
-class Verdicts:
-    """What one connection may do as one user, as far as it was checked."""
-
-    __slots__ = ("permitted", "state", "user")
-
-    def __init__(self, user: User, state: AccessState) -> None:
-        self.user = user
-        self.state = state
-        self.permitted: dict[Access, Tally] = {}
 
 
 class AccessGuard:
@@ -164,7 +133,7 @@ class AccessGuard:
             return
         try:
             self._check(connection, endpoint, command, content, user)
-        except NoPermission as error:
+        except (NoPermission, ServiceUnavailable) as error:
             self._log_only(connection, endpoint, command, error)
             self._audit_refusal(connection, endpoint, command, content, error, "would be refused")
 
@@ -205,17 +174,22 @@ class AccessGuard:
         name = claimed_user(connection, command)
         user = self._inner if name == INNER_USER else self._users.state.users.get(name)
         if user is not None and is_administrative(endpoint, user):
-            self._audit.failed(endpoint, user, connection.peer, error.remark, _details(endpoint, command, content))
+            self._audit.failed(
+                endpoint.code.name, user, connection.peer, error.remark, _details(endpoint, command, content)
+            )
 
     def _audit_refusal(
         self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, error: LaterMQError,
         result: Result,
     ) -> None:  # fmt: skip
-        peer, details = connection.peer, _details(endpoint, command, content)
+        peer, details, name = connection.peer, _details(endpoint, command, content), endpoint.code.name
         if isinstance(error, NotPermitted):
-            self._audit.refused(endpoint, error.user, error.acl, peer, error.checked, error.message, details, result)
+            self._audit.refused(
+                name, error.user, error.acl, peer, error.checked, error.message, details, result,
+                is_administrative=is_administrative(endpoint, error.user),
+            )  # fmt: skip
         elif isinstance(error, NotAuthenticated):
-            self._audit.refused(endpoint, None, NO_ACL, peer, None, _reason(error), details, result)
+            self._audit.refused(name, None, NO_ACL, peer, None, _reason(error), details, result)
 
     def user_of(self, connection: Connection, command: Command) -> User:
         """The user of a request that was checked."""
@@ -270,12 +244,14 @@ class AccessGuard:
     ) -> list[Tally]:  # fmt: skip
         """Keep the verdicts of a request that was checked, and return the counters that it belongs to."""
         if is_administrative(endpoint, user):
-            self._audit.allowed(endpoint, user, acl, connection.peer, checked, _details(endpoint, command, content))
+            self._audit.allowed(
+                endpoint.code.name, user, acl, connection.peer, checked, _details(endpoint, command, content)
+            )
             return []
         tallies = [
             (access, self._audit.tally(user, acl, connection.peer[0], (access, made))) for access, made in checked
         ]
-        kept = {access: tally for access, tally in tallies if _is_kept(access)}
+        kept = {access: tally for access, tally in tallies if is_kept(access)}
         if kept:
             if verdicts is None:
                 connection.verdicts = verdicts = Verdicts(user, self._users.state)
@@ -289,24 +265,17 @@ class AccessGuard:
 
         The remarks are those of Apache's broker.
         """
-        name = claimed_user(connection, command)
-        if not name.strip():
-            raise NotAuthenticated("username cannot be null.")
-        user = self._inner if name == INNER_USER else self._users.state.users.get(name)
-        if user is None:
-            raise UnknownUser(f"User:{name} is not found.")
-        if not user.is_enabled:
-            raise NotAuthenticated(f"User:{name} is disabled.")
+        user = find_user(self._users, self._inner, claimed_user(connection, command))
         if not user_name_of(command):
             return user  # of the certificate
         fields = command.signed_texts()
         content = signed_content(fields, command.body, command.version)
         # The name must be the one that was signed: a header could have two.
-        if fields.get(ACCESS_KEY) != name or not is_signed(user.secrets, content, fields.get(SIGNATURE, "")):
+        if fields.get(ACCESS_KEY) != user.name or not is_signed(user.secrets, content, fields.get(SIGNATURE, "")):
             raise NotAuthenticated("check signature failed.")
         return user
 
-    def _log_only(self, connection: Connection, endpoint: Endpoint, command: Command, error: NoPermission) -> None:
+    def _log_only(self, connection: Connection, endpoint: Endpoint, command: Command, error: LaterMQError) -> None:
         self._unauthorized += 1
         now_s = self._clock.monotonic_s()
         key = f"{endpoint.code} {error.message}"
@@ -329,8 +298,3 @@ def _details(endpoint: Endpoint, command: Command, content: Any) -> dict[str, st
     """What the log shows of an administrative request."""
     change = endpoint.change
     return {} if change is None or content is None else change.details(command, content)
-
-
-def _is_kept(access: Access) -> bool:
-    """Whether a verdict about this access is kept: only those of messages and their consumers."""
-    return access.kind in (Kind.TOPIC, Kind.GROUP) and (PUB in access.actions or SUB in access.actions)

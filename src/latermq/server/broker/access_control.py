@@ -17,7 +17,8 @@ from latermq.config import AccessConfig, Config
 from latermq.errors import ConfigError
 from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.request_decoder import decode_request, decode_signed_request
-from latermq.server.access.guard import NO_REFUSALS, AccessGuard
+from latermq.server.access.guard import AccessGuard
+from latermq.server.access.users import NO_REFUSALS
 from latermq.server.handlers.admin.access_requests import CODES, AccessRequests
 from latermq.server.handlers.admin.context import TableSaves
 from latermq.server.remoting.endpoints import RequestTable

@@ -14,9 +14,11 @@ from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_NAMESRV_METRICS_PORT, Config
 from latermq.config_json.topics import DataVersionJson
 from latermq.errors import LaterMQError, MalformedRequest, NoPermission, QueryNotFound, StoreError
+from latermq.message.names import AUTO_CREATE_TOPIC
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.protocol.remoting.request_decoder import decode_request, decode_signed_request
 from latermq.protocol.remoting.routes import (
     BrokerMembersHeader,
     BrokerNameHeader,
@@ -32,9 +34,12 @@ from latermq.protocol.remoting.routes import (
     UnregisterBrokerHeader,
 )
 from latermq.protocol.remoting.topics import TopicHeader
+from latermq.server.access.copied_access import NO_COPY
+from latermq.server.access.users import NO_REFUSALS
 from latermq.server.broker.config_file_errors import log_config_file_errors
 from latermq.server.change_log import Change
 from latermq.server.metrics_server import MetricsServer
+from latermq.server.namesrv.access import NameServerAccess
 from latermq.server.namesrv.background_files import BackgroundThread, RunWork, at_once
 from latermq.server.namesrv.known_brokers import KnownBrokers
 from latermq.server.namesrv.kv_configs import ORDER_TOPICS, KVConfigs
@@ -42,7 +47,7 @@ from latermq.server.namesrv.name_server_metrics import NameServerMetrics
 from latermq.server.namesrv.registration import read_registration
 from latermq.server.namesrv.routes import RemovedBroker, Routes
 from latermq.server.private_files import close_to_others
-from latermq.server.remoting.access import DELETE, GET, LIST, PUB, SUB, UPDATE, on_cluster, on_topic
+from latermq.server.remoting.access import DELETE, GET, LIST, PUB, SUB, UPDATE, on_cluster, on_topic, on_topics
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import BodyLimit, Endpoint, RequestTable
 from latermq.server.remoting.listener import Listener
@@ -175,11 +180,12 @@ class NameServer:
 
     def _client_endpoints(self) -> list[Endpoint]:
         lists, update = on_cluster(GET, LIST), on_cluster(UPDATE)
+        route = (on_topics(_asked_topics, PUB, SUB, GET),)
         deleted = Change("topic deleted", ("topic", "clusterName"))
         forbidden, allowed = Change("writing forbidden", ("brokerName",)), Change("writing allowed", ("brokerName",))
         code = Request
         return [
-            Endpoint(code.GET_ROUTEINFO_BY_TOPIC, self._route, (on_topic("topic", PUB, SUB, GET),), TopicHeader),
+            Endpoint(code.GET_ROUTEINFO_BY_TOPIC, self._route, route, TopicHeader),
             Endpoint(code.GET_BROKER_CLUSTER_INFO, self._cluster_info, on_cluster(GET)),
             Endpoint(code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, self._topics, lists),
             Endpoint(code.GET_TOPICS_BY_CLUSTER, self._topics_of_cluster, lists, ClusterHeader),
@@ -298,7 +304,13 @@ class NameServerProcess:
             close_to_others(data)
         self.server = NameServer(config, clock, disk, self._background)
         self._tls = ServerTls(config, data, clock)
-        self.listener = Listener(self.server, config.server, clock, tls=self._tls.port())
+        self._access: NameServerAccess | None = None
+        decode = decode_request
+        if config.access.enabled:
+            self._access = NameServerAccess(config, data, clock, self.server.routes)
+            self.server.table.set_guard(self._access.guard)
+            decode = decode_signed_request
+        self.listener = Listener(self.server, config.server, clock, decode, self._tls.port())
         metrics = NameServerMetrics(config, lambda: self.address, self._statistics)
         self._metrics = MetricsServer(metrics, self._tls.metrics_front())
         self._expiry: asyncio.TimerHandle | None = None
@@ -309,10 +321,13 @@ class NameServerProcess:
 
     def _statistics(self) -> dict[str, int]:
         parts = (self.server, self.listener, self._metrics, self._tls)
-        return {name: count for part in parts for name, count in part.statistics().items()}
+        access = self._access.statistics() if self._access is not None else NO_COPY | NO_REFUSALS
+        return access | {name: count for part in parts for name, count in part.statistics().items()}
 
     async def start(self) -> None:
         server = self._config.server
+        if self._access is not None:
+            self._access.start()
         self._tls.watch()
         await self._start_metrics()
         await self.listener.start(server.host, server.namesrv_port)
@@ -333,6 +348,8 @@ class NameServerProcess:
         if self._expiry is not None:
             self._expiry.cancel()
         await self.listener.close()
+        if self._access is not None:
+            await self._access.close()
         await self._tls.close()
         await self._metrics.close()
         self._background.stop()
@@ -362,6 +379,11 @@ def run_name_server(config: Config, data: Path | None, ready: Callable[[str], No
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
     return 0
+
+
+def _asked_topics(_: Command, header: TopicHeader) -> tuple[str, ...]:
+    """The topic of a route. That of auto-created topics, which producers of a new topic ask for, needs no right."""
+    return () if header.topic == AUTO_CREATE_TOPIC else (header.topic,)
 
 
 def _answer_later(connection: Connection, command: Command) -> Callable[[LaterMQError | None], None]:

@@ -3,8 +3,13 @@
 from collections.abc import Callable, Mapping
 
 from latermq.broker.metrics.exposition import Family, Kind, Reading
-from latermq.broker.metrics.limits import SERVER_LIMITS, Limit, limits
-from latermq.broker.metrics.metric_families import SERVER_FAMILIES, server_values
+from latermq.broker.metrics.limits import ACCESS_LIMITS, SERVER_LIMITS, Limit, limits
+from latermq.broker.metrics.metric_families import (
+    COPIED_ACCESS_FAMILIES,
+    SERVER_FAMILIES,
+    copied_access_values,
+    server_values,
+)
 from latermq.config import Config
 
 OWN_FAMILIES = (
@@ -14,8 +19,9 @@ OWN_FAMILIES = (
     Family("latermq_namesrv_kv_entries", Kind.GAUGE, "Keys in the key-value table"),
     Family("latermq_namesrv_config_files_set_aside", Kind.GAUGE, "Files that could not be parsed at the start"),
 )
-FAMILIES = (*OWN_FAMILIES, *SERVER_FAMILIES)
+FAMILIES = (*OWN_FAMILIES, *COPIED_ACCESS_FAMILIES, *SERVER_FAMILIES)
 NAME_SERVER_LIMITS = (
+    *ACCESS_LIMITS,
     Limit("namesrv.max_brokers", "brokers_held"),
     Limit("namesrv.max_host_brokers", "host_brokers"),
     Limit("namesrv.max_topics", "broker_topics_held"),
@@ -40,5 +46,10 @@ class NameServerMetrics:
         """The current values of all metrics."""
         statistics = self._statistics()
         own = {family.name: statistics[family.name.removeprefix("latermq_namesrv_")] for family in OWN_FAMILIES}
-        values = {**own, **server_values(statistics), **limits(NAME_SERVER_LIMITS, self._config, statistics)}
+        values = {
+            **own,
+            **copied_access_values(statistics),
+            **server_values(statistics),
+            **limits(NAME_SERVER_LIMITS, self._config, statistics),
+        }
         return Reading(FAMILIES, {"node_type": "namesrv", "node_id": self._address()}, values)

@@ -10,7 +10,7 @@ from latermq.access.users import INNER_USER, AccessState, User
 from latermq.broker.tables.access_table import AccessTable
 from latermq.errors import LaterMQError, NoPermission, UnsupportedRequest
 from latermq.protocol.remoting.codes import Request
-from latermq.protocol.remoting.frames import Command, encode_response
+from latermq.protocol.remoting.frames import MAX_FRAME_BYTES, Command, encode_response
 from latermq.protocol.remoting.json_body import decode_body, encode_body
 from latermq.protocol.remoting.users import (
     AccessStateHeader,
@@ -33,6 +33,7 @@ from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
 
 CODES = (*range(Request.AUTH_CREATE_USER, Request.AUTH_LIST_ACL + 1), Request.ACCESS_STATE)
+MAX_COPY_BYTES = MAX_FRAME_BYTES - 4096
 _TYPES = {"super": True, "normal": False}
 _STATUSES = {"enable": True, "disable": False}
 
@@ -40,7 +41,7 @@ _STATUSES = {"enable": True, "disable": False}
 class KnowsUsers(Protocol):
     """Tells which user sent a request that was checked."""
 
-    def user_of(self, command: Command) -> User: ...
+    def user_of(self, connection: Connection, command: Command) -> User: ...
 
 
 class AccessRequests:
@@ -179,6 +180,11 @@ class AccessRequests:
         if self._user(connection, command).name != INNER_USER or self._box is None:
             raise NoPermission("only LaterMQ's own processes may copy the users")
         data = b"" if header.revision == table.state.revision else encode_access(table.state, None)
+        if len(data) > MAX_COPY_BYTES:
+            raise LaterMQError(
+                f"the users and their policies take {len(data)} bytes; an answer has at most {MAX_COPY_BYTES}",
+                hint="Name servers and proxies keep their last copy: use entries with prefixes, or remove users",
+            )
         return encode_response(command, fields={}, body=self._box.seal(data, header.nonce.encode()))
 
 
