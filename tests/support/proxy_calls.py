@@ -42,6 +42,7 @@ class FakeLink:
 
     def __init__(self, *brokers: str) -> None:
         self.brokers = list(brokers)
+        self.connections = SimpleNamespace(credentials=None)
         self.requests: list[BrokerRequest] = []
         self._opaque = 0
 
