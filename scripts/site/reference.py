@@ -1,5 +1,6 @@
-"""The pages of the reference, generated from the code: settings, commands, metrics, errors and requests."""
+"""The pages of the reference, generated from the code: settings, commands, metrics, errors, requests and calls."""
 
+import asyncio
 import inspect
 import re
 from collections.abc import Iterable, Sequence
@@ -12,11 +13,16 @@ import typer.main
 import latermq.client.session.failures  # defines further errors
 from latermq.broker.metrics.metric_families import FAMILIES as BROKER_FAMILIES
 from latermq.cli import app
+from latermq.clock import SystemClock
 from latermq.config import Config
 from latermq.errors import LaterMQError
+from latermq.http.endpoint import Endpoint as HttpEndpoint
 from latermq.http.metrics import FIGURES
+from latermq.http.process import ConsoleProcess
 from latermq.pipeline.driver.driver_metrics import FAMILIES as DRIVER_FAMILIES
 from latermq.server.namesrv.name_server_metrics import FAMILIES as NAME_SERVER_FAMILIES
+from latermq.server.proxy.calls.call_table import CallEndpoint
+from latermq.server.proxy.composition import ProxyParts
 from latermq.server.proxy.proxy_metrics import FAMILIES as PROXY_FAMILIES
 from latermq.server.remoting.endpoints import Endpoint
 from tests.support.served_requests import broker_endpoints, name_server_endpoints
@@ -35,6 +41,8 @@ def pages() -> dict[str, str]:
         "reference/metrics.md": metrics(),
         "reference/errors.md": errors(),
         "reference/requests.md": requests(),
+        "reference/calls.md": calls(),
+        "reference/http.md": http(),
     }
 
 
@@ -45,6 +53,8 @@ def _index() -> str:
         ("[metrics](metrics.md)", "every metric of every process"),
         ("[errors](errors.md)", "every error with its code, and whether a retry can help"),
         ("[requests](requests.md)", "every request of the remoting protocol with its fields and permissions"),
+        ("[calls](calls.md)", "every call of the gRPC protocol with its fields and permissions"),
+        ("[HTTP API](http.md)", "every request of the HTTP API with its parameters, answers and role"),
         ("[formats](../formats/README.md)", "every file on disk and every frame on the wire, byte by byte"),
     ]
     text = "These pages are generated from the code, so they describe exactly this version."
@@ -153,6 +163,59 @@ def _request_row(row: Endpoint) -> tuple[str, ...]:
             for field in msgspec.structs.fields(row.header)
         )
     return (str(int(row.code)), row.code.name, fields, "; ".join(map(str, row.access)) or "none")
+
+
+def calls() -> str:
+    """Every call of the gRPC proxy."""
+
+    async def table() -> list[CallEndpoint]:
+        return ProxyParts(Config(), "127.0.0.1:1", SystemClock()).table.endpoints
+
+    rows = []
+    for row in sorted(asyncio.run(table()), key=lambda row: row.name):
+        fields = ", ".join(f"`{field.name}`" for field in row.request.DESCRIPTOR.fields)
+        rows.append((row.name, fields, "; ".join(map(str, row.access)) or "none"))
+    rows.append(("Telemetry", "`status`, `settings` and commands, both ways", "–"))
+    text = "[protocol.md](../protocol.md#grpc-proxy) describes them, of `apache.rocketmq.v2.MessagingService`."
+    return f"# Calls\n\n{text}\n\n{_table(('call', 'fields', 'permission'), rows)}\n"
+
+
+def http() -> str:
+    """Every request of the HTTP API, by subject."""
+
+    async def endpoints() -> list[HttpEndpoint]:
+        return ConsoleProcess(Config(), SystemClock()).endpoints
+
+    parts = [
+        "# HTTP API",
+        "[http-api.md](../http-api.md) has examples. `/openapi.json` of a running console describes all fields.",
+    ]
+    by_subject: dict[str, list[HttpEndpoint]] = {}
+    for row in asyncio.run(endpoints()):
+        by_subject.setdefault(row.subject, []).append(row)
+    for subject, rows in sorted(by_subject.items()):
+        cells = [
+            (
+                f"`{row.method} {row.path}`",
+                row.summary,
+                _parameters(row),
+                ", ".join(f"{status.value}" for status in row.answers),
+                row.needed_role.name.lower(),
+            )
+            for row in rows
+        ]
+        parts.append(f"## {subject}\n\n{_table(('request', 'meaning', 'parameters', 'answers', 'role'), cells)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _parameters(row: HttpEndpoint) -> str:
+    """What a request of the HTTP API may contain besides its path: query, headers and the fields of its body."""
+    found = [f"`{field.encode_name}`" for kind in (row.query, row.body) for field in _struct_fields(kind)]
+    return ", ".join([*found, *(f"header `{header.name}`" for header in row.headers)])
+
+
+def _struct_fields(kind: Any) -> Iterable[Any]:
+    return msgspec.structs.fields(kind) if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else ()
 
 
 def _first_line(documented: type) -> str:

@@ -113,6 +113,10 @@ def test_the_reference_has_every_setting_and_every_error(site: Path) -> None:
         ("metrics", "latermq_driver_brokers"),
         ("requests", "SEND_MESSAGE_V2"),
         ("requests", "GET_ROUTEINFO_BY_TOPIC"),
+        ("calls", "ChangeInvisibleDuration"),
+        ("calls", "Telemetry"),
+        ("http", "PATCH /api/v1/timers/{id}"),
+        ("http", "Idempotency-Key"),
     ],
 )
 def test_the_reference_has_what_the_code_has(site: Path, name: str, text: str) -> None:
