@@ -1,5 +1,6 @@
 """`latermq status` and `latermq top` against real servers, the live view in a real terminal."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -20,7 +21,10 @@ from typing import Any
 import pytest
 
 from latermq import OutgoingMessage
+from latermq.cli.status.overview import overview_of
 from latermq.client import blocking
+from latermq.config import load_config
+from latermq.server.serve_record import READY, PartRecord, ServeRecord
 from tests.interop.ports import HOST, free_port
 from tests.interop.waiting import wait_until
 from tests.support.serving import Server, another_broker, serving
@@ -46,6 +50,13 @@ def server(folder: Path) -> Iterator[Server]:
             for number in range(7):
                 producer.schedule("orders", b"x", delay=f"{number + 5}m")
         yield server
+
+
+def test_a_driver_is_shown_with_its_master_as_it_is() -> None:
+    driver = PartRecord("pipeline", READY, "local[1]")
+    config = load_config(settings=[f"server.namesrv={HOST}:{free_port()}", "http.broker_timeout=100ms"])
+    (shown, *_) = asyncio.run(overview_of(config, ServeRecord(1, "1.0", 0, [driver]))).parts
+    assert (shown.part, shown.state, shown.address) == ("pipeline", "up", "local[1]")
 
 
 def _run(*arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:

@@ -1,5 +1,6 @@
 """The command line without a server: usage, refused options, and error messages."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -210,3 +211,30 @@ def test_an_empty_table_is_a_note_on_standard_error(capsys: pytest.CaptureFixtur
 def test_fields_are_printed_one_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_fields({"queue_id": 3, "keys": ["a", "b"], "none": None}, as_json=False)
     assert capsys.readouterr().out == "queue id  3\nkeys      a, b\nnone      -\n"
+
+
+_PRESSED_WHILE_LOADING = """
+import os, signal, sys
+from latermq.__main__ import main
+
+class Presses:
+    def find_spec(self, name, path=None, target=None):
+        if name == "latermq.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+
+{before}
+sys.meta_path.insert(0, Presses())
+sys.argv = ["latermq", "--version"]
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "code"),
+    [("", -signal.SIGINT), ("signal.signal(signal.SIGINT, signal.SIG_IGN)", 0)],
+    ids=["as usual", "in a background job of a shell, which ignores it"],
+)
+def test_ctrl_c_while_the_commands_are_loaded_prints_no_traceback(before: str, code: int) -> None:
+    program = _PRESSED_WHILE_LOADING.format(before=before)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (code, "")

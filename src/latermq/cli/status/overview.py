@@ -75,9 +75,10 @@ async def _part(config: Config, record: ServeRecord, part: PartRecord) -> PartSt
     if part.state != READY:
         state = part.state if part.state != STARTING or not part.restarts else "restarting"
         return PartStatus(part.name, state, part.address, record.version, 0, restarts)
-    address = connectable(part.address)
+    # A driver's ready line names its Spark master, which is not an address of its own.
+    address = part.address if part.name == PIPELINE else connectable(part.address)
     if part.name == PIPELINE:
-        probe = Probe(True)  # its ready line names the Spark master, which is not its own address
+        probe = Probe(True)
     elif part.name == NAME_SERVER:
         probe = await _ask_name_server(config, address)
     elif part.name == BROKER:
