@@ -18,7 +18,7 @@ from latermq.errors import LaterMQError
 
 ROOT = Path(__file__).resolve().parents[3]
 PUBLIC_MODULES = ("latermq", "latermq.client.blocking", "latermq.errors", "latermq.pipeline")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.md"))]
 
 
 def public_names(module_name: str) -> set[str]:
