@@ -31,7 +31,7 @@ _FILE_NAME = re.compile(r"Save this as `([\w.]+)`")
 _SERVER = re.compile(r"latermq (?:serve|broker|namesrv|proxy|console) |latermq pipeline run ")
 _WORD = re.compile(r"[A-Za-z_]{3,}")
 _DONE = "page-session-done"
-_COMMAND_TIMEOUT_S = 200.0
+_COMMAND_TIMEOUT_S = 600.0
 _READY_TIMEOUT_S = 120.0
 
 
