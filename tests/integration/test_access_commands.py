@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.command_line import Cli
+from tests.integration.test_completions import press_tab
 from tests.interop.ports import free_port
 from tests.support.serving import Server, another_broker, serving
 
@@ -180,6 +181,77 @@ def test_a_permission_is_explained_by_the_entry_that_decides(cli: Cli) -> None:
 )
 def test_what_is_not_possible_is_one_error_with_a_hint(cli: Cli, arguments: tuple[str, ...], problem: str) -> None:
     assert problem in cli.error(*arguments)
+
+
+def secret_file(folder: Path, secret: str) -> str:
+    file = folder / "secret"
+    file.write_text(secret)
+    file.chmod(0o600)
+    return str(file)
+
+
+def tools_file(folder: Path, text: str) -> None:
+    (folder / "conf").mkdir()
+    (folder / "conf" / "tools.yml").write_text(text)
+
+
+@pytest.fixture
+def nobody(server: Server, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Commands without a user. Options set variables, which are restored afterwards."""
+    for name in ("LATERMQ_USER", "LATERMQ_SECRET", "LATERMQ_SECRET_FILE", "ROCKETMQ_HOME"):
+        monkeypatch.setenv(name, "")
+    return Cli(server)
+
+
+def test_a_command_without_a_user_is_told_how_to_name_one(nobody: Cli) -> None:
+    error = nobody.error("topic", "create", "orders")
+    assert error.startswith("error: username cannot be null\nhint: ")
+    assert "--user NAME --secret-file FILE" in error
+
+
+def test_the_user_of_a_command_may_come_before_and_after_its_name(nobody: Cli, tmp_path: Path) -> None:
+    options = ("--user", "root", "--secret-file", secret_file(tmp_path, "r00t\n"))
+    for arguments in ((*options, "user", "list"), ("user", "list", *options), ("send", "orders", "x", *options)):
+        nobody.run(*arguments)
+
+
+def test_options_come_before_variables_and_these_before_tools_yml(
+    nobody: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_HOME", str(tmp_path))
+    tools_file(tmp_path, "accessKey: root\nsecretKey: r00t\n")
+    nobody.run("user", "list")
+    become(monkeypatch, "root", "guess")
+    assert "check signature failed" in nobody.error("user", "list")
+    nobody.run("user", "list", "--secret-file", secret_file(tmp_path, "r00t"))
+    monkeypatch.delenv("LATERMQ_SECRET_FILE")
+    monkeypatch.setenv("LATERMQ_SECRET", "r00t")
+    assert "User:ghost is not found" in nobody.error("user", "list", "--user", "ghost")
+
+
+@pytest.mark.parametrize(("text", "code"), [("", 1), ("accessKey: root", 1), ("- a\n- b", 2), ("a: {b", 2)])
+def test_a_tools_yml_without_a_user_is_left_out_and_a_damaged_one_is_an_error(
+    nobody: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: int
+) -> None:
+    monkeypatch.setenv("ROCKETMQ_HOME", str(tmp_path))
+    tools_file(tmp_path, text)
+    error = nobody.run("user", "list", code=code)[1]
+    assert ("username cannot be null" if code == 1 else "tools.yml is not YAML") in error
+
+
+def test_a_refusal_names_the_command_that_would_permit_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.run("user", "create", "ivan", "--new-secret-file", "-", stdin=b"1v4n")
+    become(monkeypatch, "ivan", "1v4n")
+    assert "hint: An administrator can change this: `latermq user` and `latermq acl`" in cli.error(
+        "send", "orders", "x"
+    )
+    assert "hint: " in cli.error("user", "list")
+
+
+def test_users_are_completed_with_the_credentials_on_the_line(server: Server, nobody: Cli, tmp_path: Path) -> None:
+    file = secret_file(tmp_path, "r00t")
+    assert press_tab(server.namesrv, "--user", "root", "--secret-file", file, "acl", "show", "roo") == ["root"]
+    assert press_tab(server.namesrv, "acl", "show", "roo") == []
 
 
 def test_every_broker_gets_a_change_and_differences_are_shown(

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 import latermq
-from latermq.cli.access import acl, user
+from latermq.cli.access import acl
+from latermq.cli.access import user as user_commands
+from latermq.cli.access.own_user import AsSecretFile, AsUser, take_credentials
 from latermq.cli.bench import bench
 from latermq.cli.commands import cancel, cert, config, consume, dlq, group, message, move, pending, send, topic
 from latermq.cli.doctor import doctor
@@ -47,6 +49,8 @@ def options(
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate to present.")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Key of this certificate.")] = None,
+    as_user: AsUser = None,
+    as_secret_file: AsSecretFile = None,
 ) -> None:
     files = {"ca": tls_ca, "cert": tls_cert, "key": tls_key}
     given = {key: str(file) for key, file in files.items() if file is not None}
@@ -75,11 +79,12 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(config.app, name="config")
 app.add_typer(cert.app, name="cert")
-app.add_typer(user.app, name="user")
+app.add_typer(user_commands.app, name="user")
 app.add_typer(acl.app, name="acl")
 app.command("status")(status.status)
 app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)
+take_credentials(app, servers=frozenset({"serve", "namesrv", "broker", "proxy", "console"}))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

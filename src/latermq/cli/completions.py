@@ -1,4 +1,4 @@
-"""Names of topics and groups for shell completion, asked from the cluster that the command line is for."""
+"""Names of topics, groups and users for shell completion, asked from the cluster that the command line is for."""
 
 import os
 import re
@@ -25,10 +25,16 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     return _names(ctx, incomplete, "groups")
 
 
+def complete_user(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of users that begin with what was typed."""
+    return _names(ctx, incomplete, "users")
+
+
 def _names(ctx: typer.Context, incomplete: str, kind: str) -> list[str]:
     """Ask a name server or its brokers. Nothing is offered if they do not answer soon."""
     import asyncio
 
+    from latermq.cli.access.own_user import use_tools_file
     from latermq.cli.event_loop import run
     from latermq.client import Admin
     from latermq.errors import LaterMQError
@@ -36,13 +42,25 @@ def _names(ctx: typer.Context, incomplete: str, kind: str) -> list[str]:
     namesrv = ctx.params.get("namesrv") or os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV
 
     async def ask() -> list[str]:
+        if kind == "users":
+            return await _user_names(namesrv)
         async with asyncio.timeout(TIMEOUT_S), Admin(namesrv, request_timeout_s=TIMEOUT_S) as admin:
             return await admin.topics() if kind == "topics" else [group.name for group in await admin.groups()]
 
     try:
+        use_tools_file()
         return offered(run(ask()), incomplete)
     except (LaterMQError, OSError, ValueError):  # OSError is the base of TimeoutError; ValueError is a wrong address
         return []
+
+
+async def _user_names(namesrv: str) -> list[str]:
+    import asyncio
+
+    from latermq.client.users import UserAdmin
+
+    async with asyncio.timeout(TIMEOUT_S), UserAdmin(namesrv, request_timeout_s=TIMEOUT_S) as admin:
+        return sorted({name for place in await admin.everywhere() for name in await place.users()})
 
 
 def offered(names: Iterable[str], incomplete: str) -> list[str]:

@@ -7,6 +7,7 @@ import typer
 
 from latermq.cli.access.entry_rows import COLUMNS, entry_rows
 from latermq.cli.access.places import OwnData, Place, Where, change_everywhere, opened, require_user
+from latermq.cli.completions import complete_user
 from latermq.cli.event_loop import run
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv
 from latermq.cli.output import print_json, print_line, print_note, print_rows
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Manage what users may do.", no_args_is_help=True)
 
-User = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
+User = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.", autocompletion=complete_user)]
 Resource = Annotated[
     str, typer.Argument(metavar="RESOURCE", help="Topic:orders, Group:eu-*, Topic:*, Cluster:* or * for everything.")
 ]

@@ -18,6 +18,7 @@ from latermq.cli.access.places import (
     secret_of,
 )
 from latermq.cli.access.secrets_input import NewSecret, NewSecretFile, Save
+from latermq.cli.completions import complete_user
 from latermq.cli.event_loop import run
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, UsageError
 from latermq.cli.output import print_fields, print_json, print_line, print_note, print_rows
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Manage users and their secrets.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.", autocompletion=complete_user)]
 Change = Callable[[Place], Awaitable[None]]
 Force = Annotated[bool, typer.Option("--force", help="Even if no enabled super user is left.")]
 

@@ -76,7 +76,8 @@ _NO_USER = "username cannot be null."
 _WRONG_SIGNATURE = "check signature failed."
 _ABOUT_A_USER = re.compile(r"User:.* (?:is not found|is disabled|has no permission to access .*)\.", re.DOTALL)
 _SET_CREDENTIALS = (
-    "Pass a user and its secret: credentials=Credentials(user, secret), or set LATERMQ_USER and LATERMQ_SECRET"
+    "Name a user and its secret: --user NAME --secret-file FILE, or LATERMQ_USER and LATERMQ_SECRET_FILE; "
+    "in programs also credentials=Credentials(user, secret)"
 )
 _CHECK_SECRET = "Check the secret and the name of the user"
 _ASK = "An administrator can change this: `latermq user` and `latermq acl`, or mqadmin updateUser and createAcl"
