@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from latermq.cli.access.acl_import import import_files
 from latermq.cli.access.entry_rows import COLUMNS, entry_rows
 from latermq.cli.access.places import OwnData, Place, Where, change_everywhere, opened, require_user
 from latermq.cli.completions import complete_user
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from latermq.access.policies import Acl, Entry
 
 app = typer.Typer(help="Manage what users may do.", no_args_is_help=True)
+app.command("import")(import_files)
 
 User = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.", autocompletion=complete_user)]
 Resource = Annotated[

@@ -19,7 +19,8 @@ public final class Golden {
         try {
             List<Part> parts = List.of(CommitLogGolden::write, IndexFileGolden::write, CheckpointGolden::write,
                 TimerGolden::write, ConfigGolden::write, FrameGolden::write, BatchGolden::write, TextGolden::write,
-                IdGolden::write, PopGolden::write, StoreDirectoryGolden::write);
+                IdGolden::write, PopGolden::write, AccessGolden::write,
+                StoreDirectoryGolden::write);
             for (Part part : parts) {
                 part.write(new Output(data), scratch);
             }

@@ -69,14 +69,21 @@ final class StoreDirectoryGolden {
         Map<String, Object> contents = golden.contents();
         golden.broker.shutdown();
 
-        Path archive = root.resolveSibling(name + ".tar");
-        // Sparse, since the timer wheel is 37 MB of zeros; sorted and without dates and owners, to be comparable.
-        // The RocksDB folder is empty of data, and its options name folders of the machine it was made on.
-        run("tar", "--create", "--sparse", "--format=gnu", "--sort=name", "--mtime=@0", "--owner=0", "--group=0",
-            "--numeric-owner", "--exclude=./rocksdbstore", "--file=" + archive, "--directory=" + root, ".");
-        run("gzip", "--no-name", "--best", archive.toString());
-        out.bytes(name + ".tar.gz", Files.readAllBytes(root.resolveSibling(name + ".tar.gz")));
+        out.bytes(name + ".tar.gz", archive(root));
         out.json(name + ".json", contents);
+    }
+
+    /** A folder as an archive. */
+    static byte[] archive(Path root) throws Exception {
+        Path archive = root.resolveSibling(root.getFileName() + ".tar");
+        // Sparse, since the timer wheel is 37 MB of zeros; sorted and without dates and owners, to be comparable.
+        // Logs and options of RocksDB name folders of the machine they were made on, and so does the folder of the
+        // store, which is empty of data.
+        run("tar", "--create", "--sparse", "--format=gnu", "--sort=name", "--mtime=@0", "--owner=0", "--group=0",
+            "--numeric-owner", "--exclude=./rocksdbstore", "--exclude=LOG*", "--exclude=OPTIONS*",
+            "--file=" + archive, "--directory=" + root, ".");
+        run("gzip", "--no-name", "--best", archive.toString());
+        return Files.readAllBytes(archive.resolveSibling(archive.getFileName() + ".gz"));
     }
 
     private void fill(boolean withTimers) throws Exception {
