@@ -330,6 +330,7 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     enabled: bool = False
     mode: Literal["enforce", "log"] = "enforce"  # log: requests that would be refused are served, and logged
+    insecure: bool = False  # listen for other machines even if users are not checked; logged every hour
     # `name:password` of a super user, created at the first start and never changed afterwards.
     init_user: str = ""
     # The file with the key that encrypts the users' secrets. The variable LATERMQ_SECRET_KEY replaces it. Without a

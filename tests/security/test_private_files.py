@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from latermq.addresses import is_loopback
-from latermq.config import Config, load_config
+from latermq.cli import main
+from latermq.config import AccessConfig, Config, load_config
+from latermq.errors import ConfigError
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.server.private_files import close_to_others, keep_private
-from latermq.server.reachability import warn_if_reachable
+from latermq.server.reachability import remind, require_users
 from tests.integration.brokers import send_fields
 from tests.security.attacker import attacking
-from tests.support.serving import Server, serving
+from tests.support.serving import NO_METRICS, Server, serving
 
 OTHERS = 0o077
 SETTINGS = ("--set", "store.segment=16MiB", "--set", "timer.engine=rocksdb")
@@ -118,10 +120,69 @@ def test_only_loopback_is_reached_from_this_machine_alone(host: str, is_own: boo
     assert is_loopback(host) == is_own
 
 
-def test_a_server_that_strangers_can_reach_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    warn_if_reachable("127.0.0.1", 1)
-    assert capsys.readouterr().out == ""
-    warn_if_reachable("192.0.2.1", 1)
-    told = capsys.readouterr().out
-    assert "other machines can reach this port" in told
-    assert "no authentication" in told
+def test_a_server_that_strangers_can_use_says_so_every_hour(capsys: pytest.CaptureFixture[str]) -> None:
+    waited_s: list[float] = []
+
+    def is_over(wait_s: float) -> bool:
+        waited_s.append(wait_s)
+        return len(waited_s) == 3
+
+    remind("broker", "192.0.2.1", is_over)
+    assert waited_s == [3600.0] * 3
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == 3
+    assert all("other machines can use this port without a user" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("host", "access", "is_refused"),
+    [
+        ("127.0.0.1", AccessConfig(), False),
+        ("localhost", AccessConfig(), False),
+        ("192.0.2.1", AccessConfig(), True),
+        ("", AccessConfig(), True),
+        ("192.0.2.1", AccessConfig(enabled=True), False),
+        ("192.0.2.1", AccessConfig(enabled=True, mode="log"), True),
+        ("192.0.2.1", AccessConfig(enabled=True, mode="log", insecure=True), False),
+        ("192.0.2.1", AccessConfig(insecure=True), False),
+    ],
+)
+def test_a_port_that_strangers_can_use_is_refused(host: str, access: AccessConfig, is_refused: bool) -> None:
+    if not is_refused:
+        require_users(access, "broker", host, "broker")
+        return
+    with pytest.raises(ConfigError, match="other machines could use the broker at") as refused:
+        require_users(access, "broker", host, "broker", "/data")
+    for command in (
+        "latermq user create admin --super --save admin.secret --data /data",
+        "latermq broker …",
+        "--insecure",
+    ):
+        assert command in refused.value.hint
+
+
+@pytest.mark.parametrize("command", ["serve", "broker", "namesrv", "proxy"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
+def test_no_part_starts_for_other_machines_without_users(
+    command: str, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--data", str(tmp_path / "data"), "--host", host]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: other machines could use the ")
+    assert "--insecure" in told
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_part_starts_for_other_machines_if_the_operator_wants_that() -> None:
+    command = [sys.executable, "-m", "latermq", "namesrv", "--host", "0.0.0.0", "--port", "0", "--insecure"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **NO_METRICS}
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("latermq ready")
+            process.terminate()
+            _, log = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert log.count("other machines can use this port without a user") == 1

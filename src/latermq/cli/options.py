@@ -56,6 +56,7 @@ Settings = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Setting that overrides file and environment; repeatable."),
 ]
 Host = Annotated[str | None, typer.Option("--host", metavar="H", help="Address to listen on.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Listen for other machines even if users are not checked.")]
 NamesrvPort = Annotated[
     int | None,
     typer.Option("--namesrv-port", metavar="P", min=0, max=65535, help="Port of the name server; 0 picks a free one."),

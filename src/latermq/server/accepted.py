@@ -9,7 +9,6 @@ import structlog
 
 from latermq.addresses import network_of
 from latermq.clock import Clock
-from latermq.server.reachability import warn_if_reachable
 from latermq.server.remoting.held_bytes import HeldBytes
 from latermq.server.remoting.open_files import SPARE_FILES, allowed_connections, raise_file_limit
 
@@ -70,7 +69,6 @@ class Accepted(Generic[C]):
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(new, host, port, backlog=_BACKLOG, reuse_address=True)
         self.port = self._server.sockets[0].getsockname()[1]
-        warn_if_reachable(host, self.port)
 
         def sweep() -> None:
             self._sweeper = loop.call_later(sweep_every_s, sweep)

@@ -10,7 +10,7 @@ import pytest
 
 from latermq.cli import main
 from latermq.cli.doctor import checks
-from latermq.config import Config, load_config
+from latermq.config import AccessConfig, Config, load_config
 from latermq.server.remoting import open_files
 
 
@@ -99,9 +99,10 @@ def test_a_data_directory_that_others_can_read_is_a_warning(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("host", "status"), [("127.0.0.1", "ok"), ("0.0.0.0", "warn"), ("192.0.2.1", "warn")])
 def test_a_server_that_other_machines_can_reach_is_a_warning(host: str, status: str) -> None:
-    check = checks.check_network(host)
+    check = checks.check_network(host, AccessConfig())
     assert check.status == status
-    assert ("no authentication" in check.advice) == (status == "warn")
+    assert ("Set access.enabled" in check.advice) == (status == "warn")
+    assert checks.check_network(host, AccessConfig(enabled=True)).status == "ok"
 
 
 def test_disk_space_can_be_reserved_and_nothing_is_left_behind(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`latermq acl import`: makes the users and entries that RocketMQ's files contain."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,7 +48,7 @@ def import_files(
             if not dry_run:
                 for user in imported.users:
                     if user.name not in taken:
-                        await change_everywhere(places, lambda place, user=user: _make(place, user))
+                        await change_everywhere(places, functools.partial(_make, user))
             return taken
 
     taken = run(work())
@@ -71,7 +72,7 @@ async def _taken(imported: "Imported", places: Sequence[Place]) -> set[str]:
     return taken
 
 
-async def _make(place: Place, user: "ImportedUser") -> None:
+async def _make(user: "ImportedUser", place: Place) -> None:
     from latermq.access.changes import UserChange
 
     if user.name not in await place.users():

@@ -79,7 +79,9 @@ def _records(folder: Path) -> list[tuple[bytes, bytes]]:
     try:
         database = Rdict(str(folder), options=Options(raw_mode=True), access_type=AccessType.read_only())
         try:
-            return [(bytes(key), bytes(value)) for key, value in database.items()]
+            return [
+                (key, value) for key, value in database.items() if isinstance(key, bytes) and isinstance(value, bytes)
+            ]
         finally:
             database.close()
     except Exception as error:  # rocksdict has no class of its own

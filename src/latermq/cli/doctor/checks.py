@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from latermq.config import Config
+from latermq.config import AccessConfig, Config
 
 JAVA_MIN = 17  # required by Spark 4
 PYTHON_MIN = (3, 11)
@@ -120,12 +120,14 @@ def check_data_dir(data: Path) -> Check:
     return Check("data directory", "ok", f"{data}" if existing == data else f"{data} will be created")
 
 
-def check_network(host: str) -> Check:
-    """Whether other machines can reach the server, which does not authenticate clients."""
+def check_network(host: str, access: AccessConfig) -> Check:
+    """Whether other machines can use the server without a user."""
     from latermq.addresses import is_loopback
-    from latermq.server.reachability import HINT
+    from latermq.server.reachability import HINT, is_exposed
 
-    if is_loopback(host):
+    if not is_exposed(access, host):
+        if not is_loopback(host):
+            return Check("network", "ok", f"other machines can reach {host or 'every address'}, and users are checked")
         return Check("network", "ok", f"{host} is reachable only from this machine")
     return Check("network", "warn", f"other machines can reach {host or 'every address'}", HINT)
 

@@ -57,7 +57,7 @@ def _all_checks(config: "Config", data: Path, namesrv: str | None) -> list["Chec
         checks.check_port("name server", server.host, server.namesrv_port, "--namesrv-port"),
         checks.check_port("broker", server.host, server.port, "--port"),
         checks.check_port("proxy", config.proxy.host or server.host, config.proxy.port, "--grpc-port"),
-        checks.check_network(server.host),
+        checks.check_network(server.host, config.access),
         checks.check_file_limit(config),
         checks.check_open_queues(config),
         checks.check_data_dir(data),

@@ -14,12 +14,18 @@ if TYPE_CHECKING:
 Ready = Callable[[str], None]
 
 
-def run_part(name: str, config: "Config", parent_pid: int | None, run: Callable[[Ready], int]) -> int:
-    """Run one server process until it is stopped. Returns the exit code, 2 if it could not start."""
+def run_part(
+    name: str, config: "Config", parent_pid: int | None, run: Callable[[Ready], int], *, host: str = "127.0.0.1"
+) -> int:
+    """Run one server process until it is stopped. Returns the exit code, 2 if it could not start.
+
+    `host` is the address of a port that needs users.
+    """
     from latermq.client.session import credentials
     from latermq.server.logs import set_up_logs
     from latermq.server.private_files import keep_private
     from latermq.server.processes import die_with_parent
+    from latermq.server.reachability import start_reminder
     from latermq.server.supervisor import READY
     from latermq.tls.client import as_variables
 
@@ -29,6 +35,7 @@ def run_part(name: str, config: "Config", parent_pid: int | None, run: Callable[
     # For the processes that this one starts.
     os.environ.update(as_variables(config.tls) | credentials.as_variables(config.access))
     set_up_logs(config.log, name)
+    start_reminder(config.access, name, host)
     was_ready = False
 
     def ready(text: str) -> None:

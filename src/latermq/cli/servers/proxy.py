@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from latermq.cli.options import ConfigFile, ParentPid, Settings, given_settings
+from latermq.cli.options import ConfigFile, Insecure, ParentPid, Settings, given_settings
 from latermq.cli.servers.data_directory import require_writable
 from latermq.cli.servers.part import run_part
 
@@ -28,6 +28,7 @@ def proxy(
     port: Annotated[
         int | None, typer.Option("--port", metavar="P", min=0, max=65535, help="Port to listen on; 0 picks a free one.")
     ] = None,
+    insecure: Insecure = False,
     config: ConfigFile = None,
     settings: Settings = None,
     parent_pid: ParentPid = None,
@@ -40,11 +41,24 @@ def proxy(
     """
     from latermq.config import load_config
 
-    own = given_settings({"proxy.namesrv": namesrv, "proxy.host": host, "proxy.port": port})
+    own = given_settings(
+        {
+            "proxy.namesrv": namesrv,
+            "proxy.host": host,
+            "proxy.port": port,
+            "access.insecure": "true" if insecure else None,
+        }
+    )
     effective = load_config(config, settings=[*(settings or ()), *own])
+    from latermq.server.reachability import require_users
+
+    listen_host = effective.proxy.host or effective.server.host
+    require_users(effective.access, "proxy", listen_host, "proxy")
     if data is not None:
         require_writable(data)
 
     from latermq.server.proxy.process import run_proxy
 
-    raise typer.Exit(run_part("proxy", effective, parent_pid, lambda ready: run_proxy(effective, data, ready)))
+    raise typer.Exit(
+        run_part("proxy", effective, parent_pid, lambda ready: run_proxy(effective, data, ready), host=listen_host)
+    )

@@ -17,6 +17,7 @@ from latermq.cli.options import (
     ConfigFile,
     Data,
     Host,
+    Insecure,
     NamesrvPort,
     Port,
     Settings,
@@ -60,6 +61,7 @@ def serve(
     no_pipeline: Annotated[
         bool, typer.Option("--no-pipeline", help="Run without the Spark pipeline; the broker keeps all timers.")
     ] = False,
+    insecure: Insecure = False,
     config: ConfigFile = None,
     settings: Settings = None,
 ) -> None:
@@ -73,15 +75,18 @@ def serve(
     pipeline's packages serve reports this and runs as with --no-pipeline. To use a driver on another machine, pass
     --no-pipeline --set pipeline.enabled=true.
 
-    Example: latermq serve --data /var/lib/latermq --host 10.0.0.5 --set store.retention=40d
+    Example: latermq serve --data /var/lib/latermq --host 10.0.0.5 --set access.enabled=true
     """
     # An explicit setting overrides the option: the broker then expects a driver that is not one of these parts.
     settings = [*(["pipeline.enabled=false"] if no_pipeline else ()), *(settings or ())]
-    settings += given_settings({"proxy.port": grpc_port, "http.port": http_port})
+    settings += given_settings(
+        {"proxy.port": grpc_port, "http.port": http_port, "access.insecure": "true" if insecure else None}
+    )
     defaults = {"pipeline": {"enabled": True}}
     effective = effective_config(config, settings, host=host, namesrv_port=namesrv_port, port=port, defaults=defaults)
     from latermq.server.private_files import keep_private
 
+    _require_users(effective, data, with_proxy=not no_grpc)
     pipeline = _choose_pipeline(effective, no_pipeline)
     settings.append(f"pipeline.enabled={str(pipeline.enabled).lower()}")
     keep_private(effective)  # also covers the driver, whose timeline may be in the data directory
@@ -129,6 +134,14 @@ def serve(
         raise typer.Exit(asyncio.run(supervise()))
     finally:
         lock.release()
+
+
+def _require_users(config: "Config", data: Path, *, with_proxy: bool) -> None:
+    from latermq.server.reachability import require_users
+
+    require_users(config.access, "broker", config.server.host, "serve", str(data))
+    if with_proxy:
+        require_users(config.access, "proxy", config.proxy.host or config.server.host, "serve", str(data))
 
 
 def _record_keeper(lock: "ServeLock") -> "Callable[[Sequence[PartRecord]], None]":
