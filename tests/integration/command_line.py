@@ -21,17 +21,17 @@ class Cli:
     """Runs `latermq` commands against one server, inside this process: starting Python for each takes a second."""
 
     def __init__(self, server: Target) -> None:
-        self._server = server
+        self.target = server
 
-    def run(self, *arguments: str, code: int = 0, stdin: bytes = b"") -> tuple[str, str]:
+    def run(self, *arguments: str, code: int = 0, stdin: bytes = b"", takes_namesrv: bool = True) -> tuple[str, str]:
         out, errors = io.StringIO(), io.StringIO()
         with (
             mock.patch("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin))),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(errors),
         ):
-            ended = main([*arguments, "--namesrv", self._server.namesrv])
-        assert ended == code, f"{errors.getvalue()}\n{self._server.log()}"
+            ended = main([*arguments, *(["--namesrv", self.target.namesrv] if takes_namesrv else [])])
+        assert ended == code, f"{errors.getvalue()}\n{self.target.log()}"
         return out.getvalue(), errors.getvalue()
 
     def rows(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import typer
 from latermq.cli.access.acl_import import import_files
 from latermq.cli.access.entry_rows import COLUMNS, entry_rows
 from latermq.cli.access.places import OwnData, Place, Where, change_everywhere, opened, require_user
+from latermq.cli.access.refusals import refusals
 from latermq.cli.completions import complete_user
 from latermq.cli.event_loop import run
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Manage what users may do.", no_args_is_help=True)
 app.command("import")(import_files)
+app.command("refusals")(refusals)
 
 User = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.", autocompletion=complete_user)]
 Resource = Annotated[
