@@ -340,7 +340,7 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inner_file: str = ""
     max_users: int = 10_000
     max_entries: int = 1_000  # of the policies of one user
-    copy_every: Duration = Duration.parse("1s")  # how often name servers and proxies ask a broker for changed users
+    copy_every: Duration = Duration.parse("1s")  # how long a question for changed users waits at a broker
 
 
 class AuditConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from latermq.access.inner_credentials import FILE_NAME
 from tests.integration.command_line import Cli
 from tests.integration.test_completions import press_tab
 from tests.interop.ports import free_port
@@ -15,9 +16,19 @@ ON = {"LATERMQ_ACCESS_ENABLED": "true", "LATERMQ_ACCESS_INIT_USER": "root:r00t"}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("access")
-    with serving(folder / "data", "--set", "store.segment=64MiB", environment=ON) as server:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("access") / "data"
+
+
+@pytest.fixture(scope="module")
+def inner_file(data: Path) -> Path:
+    """The secret of the server's own processes."""
+    return data / FILE_NAME
+
+
+@pytest.fixture(scope="module")
+def server(data: Path) -> Iterator[Server]:
+    with serving(data, "--set", "store.segment=64MiB", environment=ON) as server:
         yield server
 
 
@@ -255,12 +266,13 @@ def test_users_are_completed_with_the_credentials_on_the_line(server: Server, no
 
 
 def test_every_broker_gets_a_change_and_differences_are_shown(
-    server: Server, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, cli: Cli, inner_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in ON.items():
         monkeypatch.setenv(name, value)
     cli.run("user", "create", "gina")  # before broker-b is there
-    options = ("--set", "store.segment=64MiB", "--set", "store.reserve_step=1MiB")
+    inner = f"access.inner_file={inner_file}"  # the name server checks who registers
+    options = ("--set", "store.segment=64MiB", "--set", "store.reserve_step=1MiB", "--set", inner)
     with another_broker(server, tmp_path / "b", free_port(), *options):
         rows = {row["user"]: row["missing_at"] for row in cli.rows("user", "list")}
         assert (rows["gina"], rows["root"]) == (["broker-b"], [])

@@ -125,10 +125,8 @@ def serve(
             Part(PIPELINE, _pipeline_command(inherited, effective), is_optional=True, environment=driver_environment)
         )
 
-    record_parts = _record_keeper(lock)
-
     async def supervise() -> int:
-        return await Supervisor(parts, lambda addresses: _announce(addresses, pipeline), record_parts).run()
+        return await Supervisor(parts, lambda addresses: _announce(addresses, pipeline), _record_keeper(lock)).run()
 
     try:
         raise typer.Exit(asyncio.run(supervise()))

@@ -42,10 +42,11 @@ class AclFilterHeader(Struct, kw_only=True):
 
 
 class AccessStateHeader(Struct, kw_only=True):
-    """ACCESS_STATE (7040): the revision that the client has, and a random text for the answer."""
+    """ACCESS_STATE (7040): the revision that the client has, a random text for the answer, and how long it may take."""
 
     revision: str = ""
     nonce: str
+    waitMillis: int = 0
 
 
 class UserInfo(Struct, kw_only=True, omit_defaults=True):

@@ -1,4 +1,6 @@
-"""The users of a name server or a proxy: a copy of a broker's, renewed every second.
+"""The users of a name server or a proxy: a copy of a broker's.
+
+A question for changed users waits at the broker until there are some, or for a second, so changes follow at once.
 
 Brokers keep the users. The copy is sealed with the inner secret and contains the random text of the question, so no
 other process can give a wrong or an old one. If no broker answers, the last copy stays in use.
@@ -21,6 +23,7 @@ from latermq.protocol.remoting.codes import Request
 
 CALL_TIMEOUT_S = 2.0
 FIRST_EVERY_S = 0.1  # while there is no copy yet
+_AFTER_CHANGE_S = 0.01  # between many changes in a row
 _NONCE_BYTES = 16
 _LARGE_BYTES = 64 * 1024  # takes a millisecond to decode; larger ones are decoded on a thread
 _NO_BROKER = "no broker is registered"
@@ -90,8 +93,10 @@ class CopiedUsers:
 
     async def _copy_from(self, address: str) -> None:
         nonce = secrets.token_hex(_NONCE_BYTES)
-        fields = {"revision": self.state.revision, "nonce": nonce}
-        reply = await self._connections.call(address, Request.ACCESS_STATE, fields, timeout_s=CALL_TIMEOUT_S)
+        wait_s = 0.0 if self.trouble or self._failure else self._every_s
+        fields = {"revision": self.state.revision, "nonce": nonce, "waitMillis": str(int(wait_s * 1000))}
+        timeout_s = CALL_TIMEOUT_S + wait_s
+        reply = await self._connections.call(address, Request.ACCESS_STATE, fields, timeout_s=timeout_s)
         data = self._box.open(reply.body, nonce.encode())
         if data:
             if len(data) > _LARGE_BYTES:
@@ -107,8 +112,15 @@ class CopiedUsers:
 
     async def _run(self) -> None:
         while True:
+            asked_s, asked_with = time.monotonic(), self.state
             await self.refresh()
-            await asyncio.sleep(min(FIRST_EVERY_S, self._every_s) if self.trouble else self._every_s)
+            if self.trouble:
+                pause_s = min(FIRST_EVERY_S, self._every_s)
+            elif self.state is not asked_with:
+                pause_s = _AFTER_CHANGE_S
+            else:  # the question itself may have waited that long
+                pause_s = max(0.0, asked_s + self._every_s - time.monotonic())
+            await asyncio.sleep(pause_s)
 
     def _report(self, failure: str) -> None:
         """Log that no broker answers, and that one answers again, once each."""

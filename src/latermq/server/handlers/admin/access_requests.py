@@ -1,7 +1,9 @@
 """Requests about users and their policies, with the bodies and remarks of Apache's broker."""
 
+import asyncio
+import itertools
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from latermq.access.access_file import encode_access
 from latermq.access.changes import SUBJECT_PREFIX, UserChange, subject_name
@@ -34,8 +36,19 @@ from latermq.server.remoting.endpoints import Endpoint
 
 CODES = (*range(Request.AUTH_CREATE_USER, Request.AUTH_LIST_ACL + 1), Request.ACCESS_STATE)
 MAX_COPY_BYTES = MAX_FRAME_BYTES - 4096
+MAX_WAITING_COPIES = 1_000  # questions of name servers and proxies; further ones are answered at once
+MAX_COPY_WAIT_MS = 30_000
 _TYPES = {"super": True, "normal": False}
 _STATUSES = {"enable": True, "disable": False}
+
+
+class WaitingCopy(NamedTuple):
+    """A question for changed users that is not answered yet."""
+
+    connection: Connection
+    command: Command
+    header: AccessStateHeader
+    timer: asyncio.TimerHandle
 
 
 class KnowsUsers(Protocol):
@@ -55,6 +68,8 @@ class AccessRequests:
         self._saves = saves
         self._guard = guard
         self._box = box
+        self._waiting: dict[int, WaitingCopy] = {}
+        self._numbers = itertools.count()
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -95,6 +110,7 @@ class AccessRequests:
         table = self._table
         self._saves.check_room()
         table.state = change(table.state, self._user(connection, command).is_super)
+        self._answer_waiting()
         reply = encode_response(command, fields={})
 
         def when_done(error: LaterMQError | None) -> None:
@@ -174,18 +190,51 @@ class AccessRequests:
                     infos.append(info)
         return encode_response(command, fields={}, body=encode_body(infos) if infos else b"")
 
-    def _copy(self, connection: Connection, command: Command, header: AccessStateHeader) -> bytes:
-        """Return all users and their secrets to one of LaterMQ's own processes, encrypted."""
+    def _copy(self, connection: Connection, command: Command, header: AccessStateHeader) -> bytes | None:
+        """Return all users and their secrets to one of LaterMQ's own processes, encrypted, or wait for a change."""
         table = self._table
         if self._user(connection, command).name != INNER_USER or self._box is None:
             raise NoPermission("only LaterMQ's own processes may copy the users")
-        data = b"" if header.revision == table.state.revision else encode_access(table.state, None)
+        if (
+            header.revision != table.state.revision
+            or header.waitMillis <= 0
+            or len(self._waiting) >= MAX_WAITING_COPIES
+        ):
+            return self._sealed_copy(self._box, command, header)
+        self._wait(connection, command, header)
+        return None
+
+    def _wait(self, connection: Connection, command: Command, header: AccessStateHeader) -> None:
+        """Answer at the next change, or when the time is over."""
+        number = next(self._numbers)
+        wait_s = min(header.waitMillis, MAX_COPY_WAIT_MS) / 1000
+        timer = asyncio.get_running_loop().call_later(wait_s, self._answer_copy, number)
+        self._waiting[number] = WaitingCopy(connection, command, header, timer)
+
+    def _answer_waiting(self) -> None:
+        for number in list(self._waiting):
+            self._answer_copy(number)
+
+    def _answer_copy(self, number: int) -> None:
+        waiting = self._waiting.pop(number)
+        waiting.timer.cancel()
+        assert self._box is not None, "only those with a box wait"
+        connection, command = waiting.connection, waiting.command
+        try:
+            reply = self._sealed_copy(self._box, command, waiting.header)
+        except LaterMQError as error:
+            reply = connection.refuse(command, error)
+        answer(connection, command, reply)
+
+    def _sealed_copy(self, box: SecretBox, command: Command, header: AccessStateHeader) -> bytes:
+        state = self._table.state
+        data = b"" if header.revision == state.revision else encode_access(state, None)
         if len(data) > MAX_COPY_BYTES:
             raise LaterMQError(
                 f"the users and their policies take {len(data)} bytes; an answer has at most {MAX_COPY_BYTES}",
                 hint="Name servers and proxies keep their last copy: use entries with prefixes, or remove users",
             )
-        return encode_response(command, fields={}, body=self._box.seal(data, header.nonce.encode()))
+        return encode_response(command, fields={}, body=box.seal(data, header.nonce.encode()))
 
 
 def _read_user(command: Command) -> UserChange:
