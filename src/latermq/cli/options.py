@@ -91,7 +91,8 @@ def as_settings(host: str | None, namesrv_port: int | None, port: int | None) ->
 
 def given_settings(options: Mapping[str, object]) -> list[str]:
     """The options that were given, as settings; None means that an option was not."""
-    return [f"{key}={value}" for key, value in options.items() if value is not None]
+    texts = {key: str(value).lower() if isinstance(value, bool) else value for key, value in options.items()}
+    return [f"{key}={text}" for key, text in texts.items() if text is not None]
 
 
 def parse_duration_s(text: str) -> float:

@@ -42,7 +42,7 @@ def broker(
     Prints one line that starts with "latermq ready" once it accepts connections. On SIGTERM or Ctrl-C it refuses new
     requests, flushes, writes a checkpoint and exits with 0.
     """
-    own = given_settings({"server.namesrv": namesrv or None, "access.insecure": "true" if insecure else None})
+    own = given_settings({"server.namesrv": namesrv or None, "access.insecure": insecure or None})
     settings = [*(settings or ()), *own]
     effective = effective_config(config, settings, host=host, namesrv_port=None, port=port)
     from latermq.server.reachability import require_users

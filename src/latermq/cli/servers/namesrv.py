@@ -32,7 +32,7 @@ def namesrv(
     Brokers register with it, and clients get the routes of topics from it. Prints one line that starts with "latermq
     ready" once it accepts connections. SIGTERM and Ctrl-C stop it.
     """
-    settings = [*(settings or ()), *given_settings({"access.insecure": "true" if insecure else None})]
+    settings = [*(settings or ()), *given_settings({"access.insecure": insecure or None})]
     effective = effective_config(config, settings, host=host, namesrv_port=port, port=None)
 
     from latermq.server.namesrv.name_server import run_name_server

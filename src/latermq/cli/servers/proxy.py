@@ -46,7 +46,7 @@ def proxy(
             "proxy.namesrv": namesrv,
             "proxy.host": host,
             "proxy.port": port,
-            "access.insecure": "true" if insecure else None,
+            "access.insecure": insecure or None,
         }
     )
     effective = load_config(config, settings=[*(settings or ()), *own])

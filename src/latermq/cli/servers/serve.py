@@ -79,9 +79,7 @@ def serve(
     """
     # An explicit setting overrides the option: the broker then expects a driver that is not one of these parts.
     settings = [*(["pipeline.enabled=false"] if no_pipeline else ()), *(settings or ())]
-    settings += given_settings(
-        {"proxy.port": grpc_port, "http.port": http_port, "access.insecure": "true" if insecure else None}
-    )
+    settings += given_settings({"proxy.port": grpc_port, "http.port": http_port, "access.insecure": insecure or None})
     defaults = {"pipeline": {"enabled": True}}
     effective = effective_config(config, settings, host=host, namesrv_port=namesrv_port, port=port, defaults=defaults)
     from latermq.server.private_files import keep_private
