@@ -61,6 +61,7 @@ def test_every_view_of_a_page_opens_without_a_complaint_and_is_accessible(
             assert response.status == 200, path
             expect(tab.page.locator("#live")).to_have_attribute("data-state", "live")
             expect(tab.page.locator("h1")).to_have_count(1)
+            expect(tab.page.locator("[hx-trigger=load]")).to_have_count(0)  # parts that come later
             tab.picture(f"{picture_name(path)}-{view}")
             assert tab.complaints == [], path
             assert tab.barriers() == [], path

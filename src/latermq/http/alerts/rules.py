@@ -105,7 +105,7 @@ def _groups(config: AlertsConfig, broker: str, signals: BrokerSignals) -> Iterat
                 {"broker": broker, "topic": letters.topic},
                 letters.stored,
                 0,
-                f"new dead letters of {owner} at {shown(broker)}; {letters.stored:,} were stored so far",
+                f"new dead letters of {owner} at {shown(broker)}; {letters.stored:,} so far",
                 f"latermq dlq list {shown(letters.topic.removeprefix(DEAD_LETTER_PREFIX))} shows the reasons",
             )
 

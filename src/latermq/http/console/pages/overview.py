@@ -9,6 +9,7 @@ from latermq.http.alerts.alert import Alert
 from latermq.http.alerts.rules import DEAD_LETTERS, HEAVY_SECOND, WINDOW_OVERDUE
 from latermq.http.api.cluster import LiveState
 from latermq.http.api.density import EDGES_MS
+from latermq.http.api.lateness import Punctuality
 from latermq.http.api.throughput import Throughput
 from latermq.http.console.density_chart import density_chart, far_by_bucket
 from latermq.http.console.page import Page, PageRow, View, Visit
@@ -34,7 +35,7 @@ class Trouble(NamedTuple):
     is_critical: bool = False
 
 
-class Punctuality(NamedTuple):
+class Verdict(NamedTuple):
     """How late deliveries are."""
 
     word: str
@@ -62,6 +63,7 @@ async def show(visit: Visit) -> View:
         "next_timers": await _next_timers(visit),
         "punctuality": punctuality_of(state, lateness),
         "lateness": lateness,
+        "late_minutes": late_minutes_of(lateness.minutes, state.density.now_ms) if lateness is not None else [],
         "course": course_of(throughput.minutes, state.density.now_ms) if throughput is not None else [],
         "troubles": troubles_of(state),
         "timers_in": sum(broker.timers_in_rate for broker in brokers),
@@ -75,11 +77,21 @@ async def show(visit: Visit) -> View:
 def course_of(minutes: Sequence[Throughput], now_ms: int) -> list[Throughput]:
     """Return each minute of the last hour that is over, also those in which no broker counted."""
     known = {one.start_ms: one for one in minutes}
-    end_ms = now_ms // _MINUTE_MS * _MINUTE_MS
-    starts = range(end_ms - _HOUR_MS, end_ms, _MINUTE_MS)
+    starts = range(_minute_of(now_ms) - _HOUR_MS, _minute_of(now_ms), _MINUTE_MS)
     if not any(start_ms in known for start_ms in starts):
         return []
     return [known.get(start_ms) or Throughput("", start_ms, 0, 0, 0, 0) for start_ms in starts]
+
+
+def late_minutes_of(minutes: Sequence[Punctuality], now_ms: int) -> list[Punctuality]:
+    """Return each minute of the last hour up to now, also those without deliveries."""
+    known = {one.start_ms: one for one in minutes}
+    starts = range(_minute_of(now_ms) - _HOUR_MS + _MINUTE_MS, _minute_of(now_ms) + 1, _MINUTE_MS)
+    return [known.get(start_ms) or Punctuality("", start_ms, 0, 0.0, 0.0, 0) for start_ms in starts]
+
+
+def _minute_of(time_ms: int) -> int:
+    return time_ms // _MINUTE_MS * _MINUTE_MS
 
 
 async def _optional(visit: Visit, path: str, query: dict[str, Any], max_age_s: float) -> Any:
@@ -114,7 +126,7 @@ async def _next_timers(visit: Visit) -> list[Any]:
     return list(page.timers) if page is not None else []
 
 
-def punctuality_of(state: LiveState, lateness: Any) -> Punctuality:
+def punctuality_of(state: LiveState, lateness: Any) -> Verdict:
     """Return whether deliveries are on time: now, and in the last hour if brokers keep a history."""
     late_ms = max((broker.late_ms for broker in state.brokers), default=0)
     last = ""
@@ -124,10 +136,10 @@ def punctuality_of(state: LiveState, lateness: Any) -> Punctuality:
     elif lateness is not None:
         last = "Nothing was due in the last hour"
     if late_ms >= LATE_FROM_MS:
-        return Punctuality(f"{late_ms / 1000:,.0f} s late", "bad", last)
+        return Verdict(f"{late_ms / 1000:,.0f} s late", "bad", last)
     if lateness is not None and lateness.hour.p99_ms >= LATE_FROM_MS:
-        return Punctuality("Not always", "warn", last)
-    return Punctuality("Yes", "good", last or "No delivery is overdue")
+        return Verdict("Not always", "warn", last)
+    return Verdict("Yes", "good", last or "No delivery is overdue")
 
 
 def troubles_of(state: LiveState) -> list[Trouble]:

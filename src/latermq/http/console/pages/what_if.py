@@ -27,6 +27,7 @@ class Stage(NamedTuple):
     verdict: str
     kind: str  # the class that colours the verdict
     facts: list[str]
+    waits: bool  # whether any of them waits in the queue
 
 
 async def show(visit: Visit) -> View:
@@ -95,16 +96,17 @@ def _stage(name: str, verb: str, rate: float, found: Any) -> Stage:
     verdict, kind = "On time", "good"
     if found.p99_ms >= _ON_TIME_MS:
         verdict, kind = f"Up to {span_text(found.max_ms)} late", "warn" if found.max_ms < _MINUTE_MS else "bad"
+    waiting = f"up to {count_text(found.longest_queue)} wait at the same time" if found.longest_queue else "none waits"
     facts = [
         f"Half of them are {verb} within {span_text(found.p50_ms)} of their due time, "
         f"99 % within {span_text(found.p99_ms)}, the last {span_text(found.max_ms)} late.",
-        f"At {rate_text(rate)} per second, up to {count_text(found.longest_queue)} wait at the same time.",
+        f"At {rate_text(rate)} per second, {waiting}.",
     ]
     if found.drained_ms is None:
         facts.append("The queue does not become empty again within the predicted time.")
     elif found.drained_ms >= _ON_TIME_MS:
         facts.append(f"The queue is empty again {span_text(found.drained_ms)} after the last of them is due.")
-    return Stage(name, verdict, kind, facts)
+    return Stage(name, verdict, kind, facts, found.longest_queue > 0)
 
 
 def _spread(report: Any, add: int, consumers: float) -> str:
