@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,9 +146,10 @@ def test_spark_stands_still_and_dies_and_its_timeline_is_lost(tmp_path: Path, lo
         print(Cli(server).text("pipeline", "status"))
         assert {one["built_by"] for one in windows} <= {"spark", "driver", "local"}
         assert all((one["epoch"] is None) == (one["built_by"] == "local") for one in windows)
+        assert all(one["built_ms"] and one["took_ms"] is not None and one["rows"] is not None for one in windows)
 
 
-def _finished(cli: Cli) -> list[dict[str, object]]:
+def _finished(cli: Cli) -> list[dict[str, Any]]:
     """The windows that `latermq pipeline status` lists as finished."""
     [shown] = cli.rows("pipeline", "status")
     [broker] = shown["brokers"]

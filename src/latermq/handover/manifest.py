@@ -34,6 +34,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     files: list[WindowFile]
     page_checksums: bool = False  # whether every page of the files has a checksum
+    took_ms: int | None = None  # to build it; None from earlier releases
     version: int = VERSION
 
 

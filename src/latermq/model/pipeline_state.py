@@ -36,6 +36,14 @@ class ChosenWindow(Struct):
     epoch: int | None = None  # of the driver that built it; None if the broker did, or chose it before its last start
     rows: int | None = None  # None if the broker chose it before its last start
     is_finished: bool = False
+    took_ms: int | None = None  # to build it; None if that or the rows are not known
+
+    @property
+    def built_ms(self) -> int | None:
+        """When it was built, by the clock of the builder, or when that began if it is not known how long it took."""
+        _, _, rest = self.attempt.partition("-")
+        begun_ms = rest.partition("-")[0]
+        return int(begun_ms) + (self.took_ms or 0) if begun_ms.isascii() and begun_ms.isdigit() else None
 
     @property
     def built_by(self) -> str:

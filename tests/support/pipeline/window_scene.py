@@ -44,11 +44,11 @@ class Files:
         self._on_access(f"list {window.number}", window)
         return list(self.by_window.get(window.number, []))
 
-    def check(self, window: Window, name: str) -> int:
+    def check(self, window: Window, name: str) -> tuple[int, int | None]:
         self._on_access(f"check {name}", window)
         if self.damaged.get(name) == 0:
             raise CorruptStore(f"the checksum of {name} is wrong")
-        return len(self._twin.attempts[name])
+        return len(self._twin.attempts[name]), None
 
     def pieces(self, window: Window, name: str, *, was_checked: bool) -> tuple[int, Iterator[WindowRows]]:
         return len(self._twin.attempts[name]), self._pieces(window, name)

@@ -15,7 +15,10 @@ def _state(**fields: Any) -> PipelineState:
 
 def test_a_broker_reports_its_lag_and_who_built_its_windows() -> None:
     windows = [WindowState(1, 9, 0, 10, "spark-1-a"), WindowState(2, 9, 10, 20, "local-2-b"), WindowState(3, 9, 20, 30)]
-    last = [ChosenWindow(1, 0, 10, "spark-1-a", 3, 40, is_finished=True), ChosenWindow(2, 10, 20, "local-2-b")]
+    last = [
+        ChosenWindow(1, 0, 10, "spark-1-a", 3, 40, is_finished=True, took_ms=1_500),
+        ChosenWindow(2, 10, 20, "local-2-b"),
+    ]
     found = broker_health(
         "b", "h:1", _state(windows=windows, lag_ms=7, deadline_ms=18, built_by={"spark": 5}, last_windows=last)
     )
@@ -25,6 +28,8 @@ def test_a_broker_reports_its_lag_and_who_built_its_windows() -> None:
         (1, "spark", 3, 40, True),
         (2, "local", None, None, False),
     ]
+    assert [(one.built_ms, one.took_ms) for one in found.last_windows] == [(1_501, 1_500), (2, None)]
+    assert ChosenWindow(1, 0, 10, "by-hand").built_ms is None
     assert found.built_by == {"spark": 5}
 
 

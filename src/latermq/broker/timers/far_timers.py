@@ -223,8 +223,11 @@ class FarTimers:
         if is_near.any():
             raise CorruptStore(f"its timer of entry {entries[np.argmax(is_near)]} was never Spark's")
 
-    def choose(self, window: Window, attempt: str, rows: int | None = None) -> None:
-        """Choose the attempt of a window to load; `save_attempts` makes the choice durable."""
+    def choose(self, window: Window, attempt: str, rows: int | None = None, took_ms: int | None = None) -> None:
+        """Choose the attempt of a window to load; `save_attempts` makes the choice durable.
+
+        Its rows, and how long it took to build them, are for operators.
+        """
         number = window.number
         self._attempts = {
             window.number: self._attempts[window.number]
@@ -232,7 +235,7 @@ class FarTimers:
             if window.number in self._attempts
         } | {number: attempt}
         self.reported.pop(number, None)
-        chosen = ChosenWindow(number, window.from_ms, window.until_ms, attempt, rows=rows)
+        chosen = ChosenWindow(number, window.from_ms, window.until_ms, attempt, rows=rows, took_ms=took_ms)
         if chosen.built_by != _BUILT_HERE:
             chosen.epoch = self._ingest.epoch
         self.built_by[chosen.built_by] += 1

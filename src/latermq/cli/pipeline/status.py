@@ -32,6 +32,8 @@ _WINDOW_COLUMNS = {
     "due_until": "until",
     "built_by": "built by",
     "epoch": "epoch",
+    "built": "built at",
+    "took_s": "took s",
     "rows": "rows",
     "state": "state",
 }
@@ -107,6 +109,8 @@ def _window_row(broker: str, window: "WindowHealth") -> dict[str, Any]:
         "due_until": moment(window.due_until_ms),
         "built_by": window.built_by,
         "epoch": window.epoch,
+        "built": moment(window.built_ms) if window.built_ms is not None else "-",
+        "took_s": round(window.took_ms / 1000, 1) if window.took_ms is not None else None,
         "rows": window.rows,
         "state": "finished" if window.is_finished else "ready",
     }

@@ -34,6 +34,8 @@ class WindowHealth(msgspec.Struct, kw_only=True):
     epoch: int | None  # of the driver that built it
     rows: int | None
     is_finished: bool
+    built_ms: int | None  # when
+    took_ms: int | None
 
 
 class BrokerHealth(msgspec.Struct, kw_only=True):
@@ -134,6 +136,8 @@ def broker_health(name: str, address: str, state: PipelineState) -> BrokerHealth
                 epoch=one.epoch,
                 rows=one.rows,
                 is_finished=one.is_finished,
+                built_ms=one.built_ms,
+                took_ms=one.took_ms,
             )
             for one in state.last_windows
         ],

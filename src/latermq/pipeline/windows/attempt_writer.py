@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -116,8 +117,13 @@ def write_attempt(
     now_ms: int,
     name: str = "",
     fence: Callable[[], None] = lambda: None,
+    began_s: float | None = None,
 ) -> Attempt:
-    """Write sorted rows as an attempt. A failure, also one of `fence`, leaves nothing that looks like an attempt."""
+    """Write sorted rows as an attempt. A failure, also one of `fence`, leaves nothing that looks like an attempt.
+
+    `began_s` is the monotonic time at which the build began, if that was before this call.
+    """
+    began_s = time.monotonic() if began_s is None else began_s
     name = name or attempt_name(made_by, now_ms)
     folder = begin_attempt(root, window, name)
     files: list[WindowFile] = []
@@ -127,7 +133,14 @@ def write_attempt(
                 files.append(write_part(root, f"{folder}/{part_name(len(files))}", part))
         fence()
         return publish_attempt(
-            root, window, name, files, made_by=made_by, table_version=table_version, ingest_offset=ingest_offset
+            root,
+            window,
+            name,
+            files,
+            made_by=made_by,
+            table_version=table_version,
+            ingest_offset=ingest_offset,
+            began_s=began_s,
         )
     except BaseException:
         discard_attempt(root, window, name)
@@ -151,6 +164,7 @@ def publish_attempt(
     made_by: str,
     table_version: int,
     ingest_offset: int,
+    began_s: float,
 ) -> Attempt:
     """Write the manifest, which turns the existing files into a complete attempt."""
     manifest = Manifest(
@@ -165,6 +179,7 @@ def publish_attempt(
         rows=sum(file.rows for file in files),
         files=files,
         page_checksums=True,
+        took_ms=round((time.monotonic() - began_s) * 1_000),
     )
     folder = attempt_folder(root, window, name)
     path = f"{folder}/{MANIFEST}"

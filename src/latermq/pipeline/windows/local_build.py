@@ -5,6 +5,7 @@ ingest offset, then the newest version of the table, then the broker's entries f
 """
 
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -183,6 +184,7 @@ def build_locally(
     the last version before them, and the log holds the rest. Otherwise an empty commit would read as one that did
     nothing.
     """
+    began_s = time.monotonic()
     timeline = open_local_timeline(root, state.store_id, newest_intact_version(root, root.timeline))
     start = tail_start(root, state, timeline)
     tail = read_tail(state, window, start, pull, held_bytes=held_bytes, max_rows=max_rows)
@@ -195,6 +197,7 @@ def build_locally(
         ingest_offset=start,
         now_ms=now_ms,
         fence=fence,
+        began_s=began_s,
     )
 
 

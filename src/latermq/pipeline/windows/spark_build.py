@@ -140,6 +140,7 @@ def build_window(
 
     `fence` raises if another driver has begun in the meantime. The files then do not become an attempt.
     """
+    began_s = time.monotonic()
     timeline = open_local_timeline(root, window.store_id)
     ingested = 0 if timeline is None else timeline.ingested
     if timeline is None or ingested < window.cut_entry:
@@ -158,7 +159,14 @@ def build_window(
             files = write_parts(window_rows(table, window, shape), root.uri, window, name)
         fence()
         attempt = publish_attempt(
-            root, window, name, files, made_by=MADE_BY, table_version=timeline.version, ingest_offset=ingested
+            root,
+            window,
+            name,
+            files,
+            made_by=MADE_BY,
+            table_version=timeline.version,
+            ingest_offset=ingested,
+            began_s=began_s,
         )
     except BaseException:
         discard_attempt(root, window, name)

@@ -55,6 +55,7 @@ class ChosenWindowJson(Struct, rename="camel"):
     epoch: Int64 | None = None
     rows: Int64 | None = None
     is_finished: bool = False
+    took_ms: Int64 | None = None
 
 
 class PipelineStateJson(Struct, rename="camel"):

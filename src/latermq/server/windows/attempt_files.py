@@ -45,14 +45,14 @@ class AttemptFiles:
 
         return attempts_of(root, self._store_id(), window.number)
 
-    def check(self, window: Window, name: str) -> int:
-        """Verify every byte of an attempt; the number of its rows."""
+    def check(self, window: Window, name: str) -> tuple[int, int | None]:
+        """Verify every byte of an attempt; the number of its rows, and how long it took to build them."""
         root = open_pipeline_root(self.root_uri)
         from latermq.pipeline.windows.attempts import check_attempt
 
         attempt = self._open(root, window, name)
         check_attempt(root, attempt)
-        return attempt.manifest.rows
+        return attempt.manifest.rows, attempt.manifest.took_ms
 
     def pieces(self, window: Window, name: str, *, was_checked: bool) -> tuple[int, Iterator[WindowRows]]:
         """The number of rows of an attempt, and the rows in pieces. Each piece is verified before it is yielded.

@@ -50,7 +50,7 @@ def _limit_s(limit_s: float, failures: int) -> float:
 class Files(Salvage, Protocol):
     """Access to the files of attempts. All methods block."""
 
-    def check(self, window: Window, name: str) -> int: ...
+    def check(self, window: Window, name: str) -> tuple[int, int | None]: ...
 
     def pieces(self, window: Window, name: str, *, was_checked: bool) -> tuple[int, Iterator[WindowRows]]: ...
 
@@ -260,7 +260,8 @@ class WindowLoader:
                 continue
             try:
                 check_limit_s = _limit_s(limit_s, unread.failures if unread is not None else 0)
-                state.rows = await self._lanes.read_off_loop("check", check_limit_s, self._files.check, window, name)
+                rows_and_time = await self._lanes.read_off_loop("check", check_limit_s, self._files.check, window, name)
+                state.rows, state.took_ms = rows_and_time
             except CorruptStore as error:
                 await self._note_damage(window, name, error)
             except Exception as error:
@@ -282,7 +283,7 @@ class WindowLoader:
             state.build.record_failure("the built attempt cannot be loaded", self._now_s)
 
     async def _choose(self, window: Window, attempt: str, state: WindowState) -> None:
-        self._far.choose(window, attempt, state.rows)
+        self._far.choose(window, attempt, state.rows, state.took_ms)
         await self._lanes.off_loop("save", self._far.save_attempts)
         if window.is_skipped:
             return

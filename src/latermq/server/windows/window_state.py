@@ -40,6 +40,7 @@ class WindowState:
     timeouts: int = 0
     attempts: int = 0
     rows: int | None = None
+    took_ms: int | None = None
     checked: str = ""  # the attempt whose every byte was verified
     reading: Reading | None = None
 
