@@ -5,12 +5,14 @@ from random import Random
 import msgspec
 import pytest
 
-from latermq.errors import ServiceUnavailable
+from latermq.errors import CorruptStore, ServiceUnavailable
 from latermq.model.timers import Verdict
+from latermq.pipeline.driver.ingest import check_agreement
 from latermq.timer.steps import at_once
 from tests.fault.test_far_model import LameTwin
 from tests.support.brokers_in_memory import messages, pass_time, send
 from tests.support.pipeline.far_broker import FAR_MS, FarBroker
+from tests.support.pipeline.spark_twin import SparkTwin, state_of
 
 
 @pytest.fixture
@@ -206,4 +208,37 @@ def test_a_cancel_of_a_window_that_is_missing_for_long_survives_a_change_of_engi
     far.pass_time(30_000)
     assert sorted(far.arrived()) == ([b"kept", b"taken"] if moved else [b"kept"])
     assert far.broker.pending.count() == 0
+    far.close()
+
+
+def test_a_timeline_that_is_lost_with_the_log_costs_only_the_timers_that_were_in_both(far: FarBroker) -> None:
+    """The last step of docs/operations.md for a lost timeline."""
+    far.schedule("lost")
+    far.lose_log()
+    far.schedule("in the log")
+    far.pass_time(1_000)
+    far.twin = SparkTwin(Random(2))  # with an empty folder
+    state = state_of(far.broker)
+    with pytest.raises(CorruptStore, match=f"in entries 0 to {state.min_entry - 1} are missing") as refused:
+        check_agreement(state, far.twin.ingested, "the table")
+    assert "stop the broker and remove latermq.ingest" in refused.value.hint
+    far.schedule("while refused")
+    assert far.broker.pending.cancel("orders", "while refused").verdict == Verdict.CANCELLED
+    near_ms = far.clock.now_ms() + 3_000
+    far.schedule("near", 3_000)
+    pass_time(far.broker, far.clock, 4_000)
+    assert [(one.body, one.store_timestamp_ms) for one in messages(far.broker, "orders", 0)] == [(b"near", near_ms)]
+    far.broker.store.flush()
+
+    disk = far.disk.after_process_crash()
+    disk.remove("latermq.ingest")
+    far.replace_disk(disk)
+    check_agreement(state_of(far.broker), far.twin.ingested, "the table")
+    far.twin.begin(far.broker)
+    for window in far.broker.far.windows.waiting():
+        window.attempt = ""  # the loader does not find the attempts that were chosen before
+    far.schedule("later")
+    far.pass_time(FAR_MS + 2_000)
+    assert sorted(far.arrived()) == [b"in the log", b"later", b"near"]
+    far.lose_log()  # the log is freed again
     far.close()
