@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 
 from latermq.handover.window import Window
 from latermq.message.names import TIMER_TOPIC
@@ -264,13 +264,14 @@ def _at(row: Row, due_ms: int | None, *, taker: int) -> Row:
     return {**row, "due_ms": due_ms, "taker": taker, "due": due}
 
 
-def append_rows(uri: str, rows: list[Row], store_id: str, ingested: int) -> None:
-    """Append rows like an ingest."""
+def append_rows(uri: str, rows: list[Row], store_id: str, ingested: int, *, group_rows: int | None = None) -> None:
+    """Append rows like an ingest, in row groups of at most so many rows."""
     is_first = len(DeltaTable(uri).schema().fields) == len(SCHEMA_1)
     made, schema = (rows, SCHEMA_1) if is_first else (timeline_rows(rows), SCHEMA_2)
     batch = pa.Table.from_pylist(sorted(made, key=lambda row: row["due_ms"] or 0), schema)
     properties = CommitProperties(app_transactions=[Transaction(f"latermq-ingest-{store_id}", ingested)])
-    write_deltalake(uri, batch, mode="append", commit_properties=properties)
+    groups = WriterProperties(max_row_group_size=group_rows)
+    write_deltalake(uri, batch, mode="append", commit_properties=properties, writer_properties=groups)
 
 
 def frame(spark: "SparkSession", rows: list[Row]) -> "DataFrame":
