@@ -99,6 +99,7 @@ class PageSession:
         """Start a server in the background, and wait until it is ready."""
         number = len(list(self._folder.glob("server-*.out")))
         out, log = self._folder / f"server-{number}.out", self._folder / f"server-{number}.log"
+        out.touch()  # the shell's background process does so somewhat later
         self.run(f"{command} >{out.name} 2>{log.name} & SERVER=$!")
         pid = int(self.run("echo $SERVER")[0])
         self._servers.append((command, pid))
