@@ -21,8 +21,8 @@ from tests.support.serving import Server, serving
 
 ROOT = Credentials("root", "r00t")
 USERS = ("--set", "access.enabled=true", "--set", "access.init_user=root:r00t")
-FAST = ("pipeline.near_horizon=90s", "pipeline.window=15s", "pipeline.ingest_every=1s", "store.flush_every=20ms")
-AHEAD_MS = 130_000  # far with this horizon
+FAST = ("pipeline.near_horizon=3m", "pipeline.window=45s", "pipeline.ingest_every=1s", "store.flush_every=20ms")
+AHEAD_MS = 260_000  # far with this horizon
 SLOW_S = 300.0  # Spark on a busy machine
 
 

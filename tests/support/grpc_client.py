@@ -3,12 +3,14 @@
 import contextlib
 import queue
 import ssl
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
+from latermq.access.signatures import grpc_header
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.server.proxy.calls.call_table import SERVICE
 
@@ -22,11 +24,16 @@ class GrpcClient:
     def __init__(self, channel: grpc.Channel, address: str, client_id: str | None = "test-client") -> None:
         self.channel = channel
         self.client_id = client_id
+        self.user, self.secret = "", ""  # that it signs as
         host, _, port = address.rpartition(":")
         self.endpoints = pb.Endpoints(scheme=pb.IPv4, addresses=[pb.Address(host=host, port=int(port))])
 
     def metadata(self) -> list[tuple[str, str]]:
-        return [("x-mq-client-id", self.client_id)] if self.client_id is not None else []
+        fields = [("x-mq-client-id", self.client_id)] if self.client_id is not None else []
+        if self.user:
+            date_time = time.strftime("%Y%m%dT%H%M%SZ")
+            fields += [("authorization", grpc_header(self.user, self.secret, date_time)), ("x-mq-date-time", date_time)]
+        return fields
 
     def call(self, method: str, request: Message, reply: type[M], timeout_s: float = TIMEOUT_S) -> M:
         """Make a unary call."""

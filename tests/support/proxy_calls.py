@@ -40,6 +40,8 @@ class BrokerRequest:
 class FakeLink:
     """Brokers that answer when a test says so."""
 
+    credentials = None
+
     def __init__(self, *brokers: str) -> None:
         self.brokers = list(brokers)
         self.connections = SimpleNamespace(credentials=None)

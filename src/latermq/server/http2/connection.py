@@ -97,9 +97,11 @@ class Http2Connection(asyncio.Protocol):
         "_unread",
         "awaits_proxy_header",
         "deadlines",
+        "failed_attempts",
         "http2",
         "loop",
         "peer",
+        "verdicts",
         "waiting",
     )
 
@@ -115,6 +117,8 @@ class Http2Connection(asyncio.Protocol):
         self.loop = cast(asyncio.AbstractEventLoop, None)
         self._tls: TlsStream | None = None
         self.waiting: dict[Stream, Callable[[], None]] = {}  # for room to write
+        self.verdicts: object | None = None  # of the access check
+        self.failed_attempts = 0  # calls without a valid signature
         self.awaits_proxy_header = False
         self._proxy_header = b""  # while it is incomplete
         self._is_sniffed = False

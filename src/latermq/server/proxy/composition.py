@@ -10,6 +10,9 @@ from latermq.client.session.credentials import own_credentials
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.protocol.remoting.codes import Request
+from latermq.server.access.copied_access import NO_COPY, CopiedAccess
+from latermq.server.access.users import NO_REFUSALS
+from latermq.server.proxy.access.call_guard import CallGuard
 from latermq.server.proxy.brokers.broker_link import BrokerLink
 from latermq.server.proxy.brokers.groups import Groups
 from latermq.server.proxy.brokers.topics import Topics
@@ -51,7 +54,9 @@ class ProxyParts:
     def __init__(self, config: Config, namesrv: str, clock: Clock, data: Path | None = None) -> None:
         loop = asyncio.get_running_loop()
         now_s = loop.time
-        self.link = BrokerLink(namesrv, config.proxy, own_tls(config.tls), own_credentials(config.access, data))
+        self._access = CopiedAccess(config, data, "proxy", clock) if config.access.enabled else None
+        credentials = own_credentials(config.access, data) if self._access is None else self._access.credentials
+        self.link = BrokerLink(namesrv, config.proxy, own_tls(config.tls), credentials)
         self.topics = Topics(self.link, config, now_s)
         self.groups = Groups(self.link, config.proxy, now_s)
         self.table = CallTable()
@@ -78,6 +83,23 @@ class ProxyParts:
         )
         for subject in subjects:
             self.table.add(subject.endpoints)
+        self._guard = self._new_guard(config, self._access, clock) if self._access is not None else None
+
+    def _new_guard(self, config: Config, access: CopiedAccess, clock: Clock) -> CallGuard:
+        users = access.open(self.link.connections, lambda: self.link.addresses)
+        guard = CallGuard(
+            users,
+            access.inner,
+            config.broker.cluster,
+            clock,
+            is_enforced=access.is_enforced,
+            max_age_ms=int(config.access.call_age),
+            audit=access.audit,
+        )
+        self.table.authenticate = guard.authenticate
+        self.table.authorize = guard.authorize
+        users.on_change.append(lambda: self._telemetry.recheck(guard.permits_still))
+        return guard
 
     def statistics(self) -> dict[str, int]:
         parts = (
@@ -85,10 +107,14 @@ class ProxyParts:
             *(self.clients, self._reports, self._telemetry, self._checks),
             *(self._returned, self._sends, self._receives),
         )
-        return {name: count for part in parts for name, count in part.statistics().items()}
+        access = self._access.statistics() if self._access is not None else NO_COPY
+        refused = self._guard.statistics() if self._guard is not None else NO_REFUSALS
+        return access | refused | {name: count for part in parts for name, count in part.statistics().items()}
 
     async def start(self, timeout_s: float) -> None:
         """Connect to the brokers. Returns at the latest after the timeout; further attempts follow."""
+        if self._access is not None:
+            self._access.start()
         await self.link.start(timeout_s)
         self._reports.start()
 
@@ -99,6 +125,8 @@ class ProxyParts:
 
     async def close(self) -> None:
         self._reports.stop()
+        if self._access is not None:
+            await self._access.close()
         await self.topics.close()
         await self.groups.close()
         await self.link.close()

@@ -3,8 +3,13 @@
 from collections.abc import Callable, Mapping
 
 from latermq.broker.metrics.exposition import Family, Kind, Reading
-from latermq.broker.metrics.limits import Limit, limits
-from latermq.broker.metrics.metric_families import SERVER_FAMILIES, server_values
+from latermq.broker.metrics.limits import ACCESS_LIMITS, Limit, limits
+from latermq.broker.metrics.metric_families import (
+    COPIED_ACCESS_FAMILIES,
+    SERVER_FAMILIES,
+    copied_access_values,
+    server_values,
+)
 from latermq.config import Config
 
 _FAMILIES = {
@@ -44,8 +49,9 @@ _FAMILIES = {
 }
 _UP = Family("rocketmq_proxy_up", Kind.GAUGE, "Always 1")
 OWN_FAMILIES = (_UP, *_FAMILIES.values())
-FAMILIES = (*OWN_FAMILIES, *SERVER_FAMILIES)
+FAMILIES = (*OWN_FAMILIES, *COPIED_ACCESS_FAMILIES, *SERVER_FAMILIES)
 PROXY_LIMITS = (
+    *ACCESS_LIMITS,
     Limit("proxy.max_routes", "topic_entries"),
     Limit("proxy.max_look_ups", "topic_fetches"),
     Limit("proxy.max_broker_requests", "broker_requests"),
@@ -73,5 +79,11 @@ class ProxyMetrics:
         """The current values of all metrics."""
         statistics = self._statistics()
         own = {family.name: statistics[name] for name, family in _FAMILIES.items()}
-        values = {_UP.name: 1, **own, **server_values(statistics), **limits(PROXY_LIMITS, self._config, statistics)}
+        values = {
+            _UP.name: 1,
+            **own,
+            **copied_access_values(statistics),
+            **server_values(statistics),
+            **limits(PROXY_LIMITS, self._config, statistics),
+        }
         return Reading(FAMILIES, {"node_type": "proxy", "node_id": self._address()}, values)

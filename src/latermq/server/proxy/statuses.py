@@ -7,6 +7,7 @@ from latermq.errors import FlowControl, LaterMQError, MalformedRequest, MessageN
 from latermq.protocol.http2.grpc.status import GrpcError, StatusCode
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.messaging.refusals import CallRefused
+from latermq.server.access.users import NotAuthenticated, NotPermitted, UnknownUser
 
 OK = pb.Status(code=pb.OK, message="OK")
 _DIFFERENT = pb.Status(code=pb.MULTIPLE_RESULTS, message="the entries have different results")
@@ -27,6 +28,10 @@ _BY_WIRE_CODE: dict[int, pb.Code] = {
     604: pb.NOT_FOUND,
 }
 _BY_TYPE: dict[type[LaterMQError], pb.Code] = {
+    # The same for all refusals of the access check, as RocketMQ's proxy answers.
+    NotAuthenticated: pb.UNAUTHORIZED,
+    UnknownUser: pb.UNAUTHORIZED,
+    NotPermitted: pb.UNAUTHORIZED,
     RequestTimedOut: pb.PROXY_TIMEOUT,
     MalformedRequest: pb.BAD_REQUEST,
     MessageNotFound: pb.NOT_FOUND,

@@ -76,10 +76,11 @@ def test_every_call_is_authorized_with_the_resources_that_it_touches() -> None:
     assert asked == [Access(Kind.TOPIC, "ns%t", (PUB,))]
 
 
-def test_a_shortcut_serves_what_it_accepts_unless_permissions_are_checked() -> None:
+def test_a_shortcut_serves_what_it_accepts_and_authorizes_it() -> None:
     served: list[bytes] = []
 
     def shortcut(exchange: Exchange, data: bytes) -> bool:
+        exchange.authorize([Access(Kind.TOPIC, "orders", (PUB,))])
         served.append(data)
         return data == REQUEST
 
@@ -94,8 +95,12 @@ def test_a_shortcut_serves_what_it_accepts_unless_permissions_are_checked() -> N
     assert invoke(table, FakeCall(), b"").code == pb.OK
     assert served == [REQUEST, b""]
     assert invoke(table, FakeCall(None), REQUEST).code == pb.CLIENT_ID_REQUIRED
-    table.authorize = lambda call, accesses: None
-    assert invoke(table, FakeCall(), REQUEST).code == pb.OK
+
+    def refuse_all(call: Call, accesses: Iterable[Access]) -> None:
+        raise NoPermission(f"not {[access.name for access in accesses]}")
+
+    table.authorize = refuse_all
+    assert invoke(table, FakeCall(), REQUEST) == pb.Status(code=pb.FORBIDDEN, message="not ['orders']")
     assert served == [REQUEST, b""]
 
 

@@ -53,6 +53,7 @@ class BrokerLink:
             on_request=self._on_request, connect_timeout_s=self._timeout_s, tls=tls, credentials=credentials
         )
         self.connections.on_lost = self._on_lost
+        self.credentials = credentials
         self.name_servers = Routes(self.connections, namesrv, timeout_s=self._timeout_s)
         self.handlers: dict[int, RequestHandler] = {}  # of requests that brokers send, by code
         # Called with the name of each broker that a connection was opened to.
@@ -77,6 +78,11 @@ class BrokerLink:
     def brokers(self) -> list[str]:
         """The brokers with an open connection."""
         return list(self._open)
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses of the brokers with an open connection."""
+        return [self._addresses[name] for name in self._open if name in self._addresses]
 
     @property
     def known_brokers(self) -> list[str]:

@@ -48,6 +48,11 @@ class Exchange:
         """The address of the client's host."""
         return self.call.connection.peer[0]
 
+    def authorize(self, accesses: Iterable[Access]) -> None:
+        """Raise NoPermission if the call may not touch these resources. For shortcuts."""
+        if self._table.authorize is not None:
+            self._table.authorize(self.call, accesses)
+
     def reply(self, answer: Message) -> None:
         """Send the only answer of a unary call."""
         self.call.reply(answer.SerializeToString())
@@ -69,6 +74,8 @@ class Exchange:
 
 # Called before the handler of every call with the resources that it touches; raises NoPermission to refuse it.
 Authorize = Callable[[Call, Iterable[Access]], None]
+# Called before the message of a call is decoded; raises NoPermission if the call has no valid signature.
+Authenticate = Callable[[Call], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,8 @@ class CallEndpoint:
     serve: Callable[[Exchange, Any], Message | None]
     access: tuple[Rule, ...]
     failure: Failure | None = None  # of a server stream, whose handler sends by `Exchange.call`
-    # Serves the usual request of a unary call without decoding it by protobuf. Returns False for all others.
+    # Serves the usual request of a unary call without decoding it by protobuf. It calls `Exchange.authorize` first.
+    # Returns False for all others.
     shortcut: Callable[[Exchange, bytes], bool] | None = None
     # Raises CallRefused for a request that would take too long to decode.
     check: Callable[[bytes], None] | None = None
@@ -97,6 +105,7 @@ class CallTable:
 
     def __init__(self) -> None:
         self.authorize: Authorize | None = None
+        self.authenticate: Authenticate | None = None
         self.methods: dict[bytes, Method] = {}
         self.endpoints: list[CallEndpoint] = []
         # By code. The usual ones start at 0: monitoring does not count the first value of a series as an increase.
@@ -140,17 +149,17 @@ class CallTable:
 
         def answer(call: Call, data: bytes) -> bytes | None:
             try:
-                if (
-                    shortcut is not None
-                    and self.authorize is None  # it needs the decoded request
-                    and shortcut(Exchange(self, endpoint, call, client_id_of(call)), data)
-                ):
+                if self.authenticate is not None:
+                    self.authenticate(call)
+                if shortcut is not None and shortcut(Exchange(self, endpoint, call, client_id_of(call)), data):
                     return None
                 exchange, request = self._begin(endpoint, call, data)
                 reply = serve(exchange, request)
             except LaterMQError as error:
                 if isinstance(error, GrpcError):
                     raise
+                if self._answers_later(endpoint, call, error):
+                    return None
                 return self.failure(endpoint, error)[0].SerializeToString()
             return None if reply is None else reply.SerializeToString()
 
@@ -161,14 +170,24 @@ class CallTable:
 
         def answer(call: Call, data: bytes) -> None:
             try:
+                if self.authenticate is not None:
+                    self.authenticate(call)
                 exchange, request = self._begin(endpoint, call, data)
                 serve(exchange, request)
             except LaterMQError as error:
                 if isinstance(error, GrpcError):
                     raise
-                Exchange(self, endpoint, call, "").fail(error)
+                if not self._answers_later(endpoint, call, error):
+                    Exchange(self, endpoint, call, "").fail(error)
 
         return ServerStream(answer)
+
+    def _answers_later(self, endpoint: CallEndpoint, call: Call, error: LaterMQError) -> bool:
+        """Let a client that could not authenticate itself wait for its answer."""
+        pause_s: float = getattr(error, "pause_s", 0.0)
+        if pause_s:
+            call.connection.loop.call_later(pause_s, Exchange(self, endpoint, call, "").fail, error)
+        return bool(pause_s)
 
     def _begin(self, endpoint: CallEndpoint, call: Call, data: bytes) -> tuple[Exchange, Any]:
         if endpoint.check is not None:

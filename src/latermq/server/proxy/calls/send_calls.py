@@ -33,7 +33,7 @@ from latermq.server.proxy.brokers.broker_link import BrokerLink, error_of, heade
 from latermq.server.proxy.brokers.topics import TopicInfo, Topics
 from latermq.server.proxy.calls.call_table import CallEndpoint, Exchange, on_topic
 from latermq.server.proxy.statuses import OK, combined
-from latermq.server.remoting.access import PUB, Kind, Rule
+from latermq.server.remoting.access import PUB, Kind, Rule, topic_access
 
 # As long as a handle can be in this protocol: a unique key may be nearly as long as all properties of a record.
 MAX_HANDLE_CHARS = 50_000
@@ -56,13 +56,14 @@ class SendReply(Struct, kw_only=True, gc=False):
 class _Target:
     """Where messages to one topic go."""
 
-    __slots__ = ("frames", "info", "queues", "turn")
+    __slots__ = ("accesses", "frames", "info", "queues", "turn")
 
     def __init__(self, info: TopicInfo, default_queues: int, credentials: Credentials | None) -> None:
         self.info = info
         self.queues: list[MessageQueue] = info.route.writable
         # RocketMQ's proxy uses the topic as the producer group too: check-backs go to any producer of the topic.
         self.frames = SendFrames(info.topic, info.topic, default_queues, JSON, credentials)
+        self.accesses = (topic_access(info.topic, (PUB,)),)
         self.turn = count().__next__
 
 
@@ -158,6 +159,7 @@ class SendCalls:
         info, target = self._topics.cached(one.topic), self._targets.get(one.topic)
         if target is None or target.info is not info:
             return False
+        exchange.authorize(target.accesses)
         if target.info.message_type != MIXED:
             _check_type(one, target.info)
         self._request(target, one, self._only_result(exchange, one))
@@ -187,7 +189,7 @@ class SendCalls:
         self._targets.pop(info.topic, None)
         if len(self._targets) >= self._max_targets:
             del self._targets[next(iter(self._targets))]
-        target = self._targets[info.topic] = _Target(info, self._default_queues, self._link.connections.credentials)
+        target = self._targets[info.topic] = _Target(info, self._default_queues, self._link.credentials)
         return target
 
     def _request(

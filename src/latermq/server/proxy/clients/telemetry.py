@@ -1,6 +1,7 @@
 """The telemetry stream of a client: its settings and the server's answers, and commands of the server."""
 
 import asyncio
+from collections.abc import Callable, Iterable
 
 from google.protobuf.message import DecodeError
 
@@ -15,6 +16,7 @@ from latermq.server.proxy.calls.call_table import CallTable, client_id_of
 from latermq.server.proxy.clients.client_settings import Role, SettingsAnswers, accesses_of, role_of
 from latermq.server.proxy.clients.clients import Client, Clients
 from latermq.server.proxy.statuses import OK, grpc_error
+from latermq.server.remoting.access import Access
 
 RETRY_S = 1.0
 STOPPING = "the proxy is stopping"
@@ -63,6 +65,12 @@ class Telemetry:
     def ended(self, stream: "TelemetryStream") -> None:
         self._streams.pop(stream, None)
 
+    def recheck(self, permits: Callable[[Call, Iterable[Access]], bool]) -> None:
+        """End the streams of clients that may no longer have their role, after users or policies have changed."""
+        for stream in list(self._streams):
+            if not stream.is_permitted(permits):
+                stream.end("the client's user has no permission any more")
+
     def release(self) -> None:
         """End all streams. Clients open new ones, at another proxy or after the restart of this one."""
         self._is_stopping = True
@@ -83,6 +91,7 @@ class TelemetryStream(Receiver):
         "_is_answered",
         "_is_asking",
         "_retry",
+        "_role",
         "_telemetry",
         "_unanswered",
         "peer",
@@ -93,6 +102,7 @@ class TelemetryStream(Receiver):
         self._call = call
         self._client_id = client_id
         self._client: Client | None = None
+        self._role: Role | None = None
         self._unanswered: pb.Settings | None = None  # of a consumer whose group is being looked up
         self._is_asking = False
         self._is_answered = False
@@ -129,6 +139,10 @@ class TelemetryStream(Receiver):
 
     # To the client
 
+    def is_permitted(self, permits: Callable[[Call, Iterable[Access]], bool]) -> bool:
+        """Whether the client may still have the role of its last settings."""
+        return self._role is None or permits(self._call, accesses_of(self._role))
+
     @property
     def is_writable(self) -> bool:
         return self._call.is_open and self._call.is_writable
@@ -147,6 +161,7 @@ class TelemetryStream(Receiver):
         telemetry = self._telemetry
         role = role_of(settings, telemetry.max_settings_bytes)
         telemetry.authorize(self._call, role)
+        self._role = role
         client = telemetry.clients.register(self._client_id, role, self)
         if self._client is not None and self._client is not client:
             telemetry.clients.detach(self._client, self)  # the client has changed its group

@@ -1,0 +1,202 @@
+"""The access check of every gRPC call: who signed it, and whether that user may do what it asks for.
+
+The signature covers only the time that the client sends with it. It is checked for each pair of time and signature that
+a connection has not just used. What its user may do is remembered per connection and resource, as at brokers, until any
+user or policy changes.
+"""
+
+from collections.abc import Iterable
+
+import structlog
+
+from latermq.access.policies import NO_ACL
+from latermq.access.resources import Access
+from latermq.access.signatures import is_grpc_signed, is_recent, parse_grpc_credential
+from latermq.access.users import AccessState, User, decide, refusal
+from latermq.audit.audit_log import AuditLog
+from latermq.audit.records import Result
+from latermq.clock import Clock
+from latermq.errors import NoPermission, ServiceUnavailable
+from latermq.server.access.audit import RequestAudit
+from latermq.server.access.failed_attempts import FailedAttempts
+from latermq.server.access.users import (
+    MAX_FAILURES,
+    MAX_VERDICTS,
+    NotAuthenticated,
+    NotPermitted,
+    UnknownUser,
+    Users,
+    Verdicts,
+    find_user,
+)
+from latermq.server.http2.calls import Call
+
+AUTHORIZATION = b"authorization"
+DATE_TIME = b"x-mq-date-time"
+LOG_EVERY_S = 60.0
+MAX_LOGGED = 1_000
+_log = structlog.get_logger(__name__)
+
+Signed = tuple[bytes | None, bytes | None]  # the two headers
+
+
+class CallVerdicts(Verdicts):
+    """The verdicts of a connection, and the headers that were verified last."""
+
+    __slots__ = ("signed",)
+
+    def __init__(self, user: User, state: AccessState, signed: Signed) -> None:
+        super().__init__(user, state)
+        self.signed = signed
+
+
+class CallGuard:
+    """Checks calls against the users of the cluster."""
+
+    def __init__(
+        self,
+        users: Users,
+        inner: User,
+        cluster: str,
+        clock: Clock,
+        *,
+        is_enforced: bool,
+        max_age_ms: int = 0,
+        audit: AuditLog | None = None,
+    ) -> None:
+        """Without `is_enforced` refusals are only logged. `max_age_ms` 0: the time of a signature may be any."""
+        self._users = users
+        self._inner = inner
+        self._cluster = cluster
+        self._clock = clock
+        self._is_enforced = is_enforced
+        self._max_age_ms = max_age_ms
+        self._audit = RequestAudit(audit, cluster)
+        self._failed_attempts = FailedAttempts()
+        self._logged: dict[str, float] = {}
+        self._unauthenticated = 0
+        self._unauthorized = 0
+
+    def authenticate(self, call: Call) -> None:
+        """Check the signature of a call, before its message is decoded. Raises NoPermission."""
+        if not self._is_enforced:
+            return  # `authorize` logs
+        try:
+            self._authenticate(call)
+        except (NoPermission, ServiceUnavailable) as error:
+            self._refuse(call, error)
+
+    def authorize(self, call: Call, accesses: Iterable[Access]) -> None:
+        """Check what a call touches. Raises NoPermission."""
+        try:
+            self._authorize(call, accesses)
+        except (NoPermission, ServiceUnavailable) as error:
+            self._refuse(call, error)
+
+    def permits_still(self, call: Call, accesses: Iterable[Access]) -> bool:
+        """Whether a call that was permitted would be permitted now. Its signature may have become old."""
+        if not self._is_enforced:
+            return True
+        try:
+            user = self._user(call.metadata, checks_age=False)
+            source = call.connection.peer[0]
+            state = self._users.state
+            return all(decide(user, state.acl(user.name), one, self._cluster, source).is_allowed for one in accesses)
+        except (NoPermission, ServiceUnavailable):
+            return False
+
+    def statistics(self) -> dict[str, int]:
+        """Refusals since the start, and addresses with failed attempts."""
+        return {
+            "unauthenticated_requests": self._unauthenticated,
+            "unauthorized_requests": self._unauthorized,
+            "failing_addresses": len(self._failed_attempts),
+        }
+
+    def _authenticate(self, call: Call) -> CallVerdicts:
+        metadata = call.metadata
+        signed = metadata.get(AUTHORIZATION), metadata.get(DATE_TIME)
+        connection, state = call.connection, self._users.state
+        verdicts = connection.verdicts
+        if isinstance(verdicts, CallVerdicts) and verdicts.state is state and verdicts.signed == signed:
+            return verdicts
+        user = self._user(metadata, checks_age=True)
+        if isinstance(verdicts, CallVerdicts) and verdicts.state is state and verdicts.user is user:
+            verdicts.signed = signed
+        else:
+            connection.verdicts = verdicts = CallVerdicts(user, state, signed)
+        return verdicts
+
+    def _authorize(self, call: Call, accesses: Iterable[Access]) -> None:
+        verdicts = self._authenticate(call)
+        counted = []
+        for access in accesses:
+            tally = verdicts.permitted.get(access)
+            if tally is None:
+                user, acl, source = verdicts.user, verdicts.state.acl(verdicts.user.name), call.connection.peer[0]
+                decision = decide(user, acl, access, self._cluster, source)
+                if not decision.is_allowed:
+                    error = refusal(user, access, self._cluster, source, decision)
+                    raise NotPermitted(error.message, user, acl, (access, decision))
+                if len(verdicts.permitted) >= MAX_VERDICTS:
+                    verdicts.permitted.clear()
+                tally = verdicts.permitted[access] = self._audit.tally(user, acl, source, (access, decision))
+            counted.append(tally)
+        for tally in counted:
+            tally.add(1)
+
+    def _user(self, metadata: dict[bytes, bytes], *, checks_age: bool) -> User:
+        """Return the user that signed a call. The remarks are those of Apache's proxy."""
+        header = metadata.get(AUTHORIZATION, b"").decode(errors="replace")
+        credential = parse_grpc_credential(header)
+        if credential is None:
+            if header:
+                raise NotAuthenticated("authentication header is incorrect.")
+            raise NotAuthenticated("username cannot be null.")
+        date_time = metadata.get(DATE_TIME, b"").decode(errors="replace")
+        if not date_time:
+            raise NotAuthenticated("datetime is null.")
+        user = find_user(self._users, self._inner, credential.user)
+        if not is_grpc_signed(user.secrets, date_time, credential.signature):
+            raise NotAuthenticated("check signature failed.")
+        if checks_age and self._max_age_ms and not is_recent(date_time, self._clock.now_ms(), self._max_age_ms):
+            raise NotAuthenticated("the time in x-mq-date-time is too old, or in the future.")
+        return user
+
+    def _refuse(self, call: Call, error: NoPermission | ServiceUnavailable) -> None:
+        """Count a refusal and raise it; or only log it."""
+        if not self._is_enforced:
+            self._unauthorized += 1
+            self._log_only(call, error)
+            self._audit_refusal(call, error, "would be refused")
+            return
+        self._audit_refusal(call, error, "refused")
+        if isinstance(error, NotAuthenticated):
+            self._unauthenticated += 1
+            connection = call.connection
+            connection.failed_attempts += 1
+            error.pause_s = self._failed_attempts.note(connection.peer[0], self._clock.monotonic_s())
+            if connection.failed_attempts == MAX_FAILURES:
+                connection.loop.call_later(error.pause_s, connection.leave)
+        else:
+            self._unauthorized += isinstance(error, NoPermission)
+        raise error
+
+    def _audit_refusal(self, call: Call, error: NoPermission | ServiceUnavailable, result: Result) -> None:
+        name, peer = call.path.rpartition(b"/")[2].decode(errors="replace"), call.connection.peer
+        if isinstance(error, NotPermitted):
+            self._audit.refused(name, error.user, error.acl, peer, error.checked, error.message, {}, result)
+        elif isinstance(error, NotAuthenticated):
+            reason = "the user is not known" if isinstance(error, UnknownUser) else error.message
+            self._audit.refused(name, None, NO_ACL, peer, None, reason, {}, result)
+
+    def _log_only(self, call: Call, error: NoPermission | ServiceUnavailable) -> None:
+        now_s = self._clock.monotonic_s()
+        name = call.path.rpartition(b"/")[2].decode(errors="replace")
+        key = f"{name} {error.message}"
+        if now_s - self._logged.get(key, float("-inf")) < LOG_EVERY_S:
+            return
+        if len(self._logged) >= MAX_LOGGED:
+            self._logged.clear()
+        self._logged[key] = now_s
+        _log.warning("call would be rejected", peer=call.connection.peer_name, call=name, reason=error.message)
