@@ -340,6 +340,7 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inner_file: str = ""
     max_users: int = 10_000
     max_entries: int = 1_000  # of the policies of one user
+    admin_plaintext: bool = False  # whether administrative requests from other machines are served without TLS
     copy_every: Duration = Duration.parse("1s")  # how long a question for changed users waits at a broker
     call_age: Duration = Duration.parse("0s")  # of the time that a gRPC call is signed with; 0s: any
 

@@ -16,7 +16,15 @@ from latermq.server.access.users import MAX_FAILURES
 from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import run_with_broker, send_fields
 from tests.integration.raw_client import RawClient, connect
-from tests.support.signed_requests import DENIALS, SECRETS, answer, sample_of, signed, touched
+from tests.support.signed_requests import (
+    DENIALS,
+    SECRETS,
+    CheckedConnection,
+    answer,
+    sample_of,
+    signed,
+    touched,
+)
 
 ON = ("access.enabled=true", "access.init_user=root:r00t")
 MAX_BINARY_CODE = 0x7FFF
@@ -245,3 +253,30 @@ def test_settings_that_clients_may_read_contain_no_password(tmp_path: Path) -> N
             assert b"r00t" not in reply.body
 
     run_with_broker(tmp_path, scenario, *ON)
+
+
+def test_administration_from_other_machines_needs_tls_unless_a_setting_says_otherwise(tmp_path: Path) -> None:
+    fields = {"topic": "orders", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+
+    def remark(process: BrokerProcess, connection: CheckedConnection, code: Request, sent: dict[str, str]) -> str:
+        table = process.service.table
+        return answer(table, table[code], signed("root", sent), connection=connection)
+
+    def is_refused(remark: str) -> bool:
+        return remark.startswith("administrative requests from other machines need TLS")
+
+    async def refused(process: BrokerProcess) -> None:
+        remote, local = CheckedConnection(is_encrypted=False), CheckedConnection("127.0.0.1", is_encrypted=False)
+        assert is_refused(remark(process, remote, Request.UPDATE_AND_CREATE_TOPIC, fields))
+        assert is_refused(remark(process, remote, Request.AUTH_LIST_USER, {}))
+        assert not [topic for topic in process.broker.topics.table.topics if topic == "orders"]
+        assert remark(process, CheckedConnection(is_encrypted=True), Request.AUTH_LIST_USER, {}) == ""
+        assert remark(process, local, Request.AUTH_LIST_USER, {}) == ""
+        offset = remark(process, remote, Request.GET_MAX_OFFSET, {"topic": "orders", "queueId": "0"})
+        assert not is_refused(offset)  # a data request
+
+    async def served(process: BrokerProcess) -> None:
+        assert remark(process, CheckedConnection(is_encrypted=False), Request.AUTH_LIST_USER, {}) == ""
+
+    run_with_broker(tmp_path, refused, *ON)
+    run_with_broker(tmp_path, served, *ON, "access.admin_plaintext=true")

@@ -21,9 +21,10 @@ SECRETS = {"root": "r00t", "alice": "s3cret", "bob": "b0b", "operator": "0perato
 class CheckedConnection:
     """The part of a connection that the access check uses."""
 
-    def __init__(self, host: str = "10.0.0.7") -> None:
+    def __init__(self, host: str = "10.0.0.7", *, is_encrypted: bool = True) -> None:
         self.peer = (host, 40_000)
         self.peer_name = f"{host}:40000"
+        self.is_encrypted = is_encrypted
         self.verdicts: object | None = None
         self.attachment: object | None = None
         self.failed_attempts = 0
@@ -81,9 +82,16 @@ def sample_of(endpoint: Endpoint) -> tuple[dict[str, str], bytes]:
     return fields, body
 
 
-def answer(table: RequestTable, endpoint: Endpoint, fields: Mapping[str, str], body: bytes, encoding: int) -> str:
+def answer(
+    table: RequestTable,
+    endpoint: Endpoint,
+    fields: Mapping[str, str],
+    body: bytes = b"",
+    encoding: int = JSON,
+    connection: CheckedConnection | None = None,
+) -> str:
     """The remark of a refusal, or nothing if the request got to its handler."""
-    connection = CheckedConnection()
+    connection = connection or CheckedConnection()
     command = as_received(endpoint.code, fields, body, encoding)
     try:
         table.answer(endpoint, cast(Connection, connection), command)

@@ -12,9 +12,11 @@ from typing import Any
 import msgspec
 import structlog
 
-from latermq.access.policies import NO_ACL, Acl
+from latermq.access.policies import NO_ACL, Acl, Decision
+from latermq.access.resources import UPDATE, Access, Kind
 from latermq.access.signatures import ACCESS_KEY, SIGNATURE, is_signed, signed_content
 from latermq.access.users import INNER_USER, User, decide, refusal
+from latermq.addresses import is_loopback
 from latermq.audit.audit_log import AuditLog
 from latermq.audit.counters import Tally
 from latermq.audit.records import Result
@@ -38,6 +40,7 @@ from latermq.server.remoting.connection import CloseReason, Connection
 from latermq.server.remoting.endpoints import Endpoint
 
 LOG_EVERY_S = 60.0
+_TLS_HINT = "Connect with TLS (-Dtls.enable=true, --tls), or from the server's machine, or set access.admin_plaintext"
 MAX_LOGGED = 1_000
 _log = structlog.get_logger(__name__)
 
@@ -80,15 +83,20 @@ class AccessGuard:
         clock: Clock,
         *,
         is_enforced: bool,
+        admin_plaintext: bool = False,
         always_enforced: Iterable[int] = (),
         audit: AuditLog | None = None,
     ) -> None:
-        """`inner` is the user of LaterMQ's own processes. Without `is_enforced` refusals are only logged."""
+        """`inner` is the user of LaterMQ's own processes. Without `is_enforced` refusals are only logged.
+
+        Without `admin_plaintext`, administrative requests from other machines need TLS.
+        """
         self._users = users
         self._inner = inner
         self._cluster = cluster
         self._clock = clock
         self._is_enforced = is_enforced
+        self._admin_plaintext = admin_plaintext
         self._always_enforced = frozenset(always_enforced)
         self._audit = RequestAudit(audit, cluster)
         self._last_counted: list[Tally] = []
@@ -244,6 +252,7 @@ class AccessGuard:
     ) -> list[Tally]:  # fmt: skip
         """Keep the verdicts of a request that was checked, and return the counters that it belongs to."""
         if is_administrative(endpoint, user):
+            self._check_secrecy(connection, user, acl, checked)
             self._audit.allowed(
                 endpoint.code.name, user, acl, connection.peer, checked, _details(endpoint, command, content)
             )
@@ -259,6 +268,13 @@ class AccessGuard:
                 verdicts.permitted.clear()
             verdicts.permitted.update(itertools.islice(kept.items(), MAX_VERDICTS))
         return [tally for _, tally in tallies]
+
+    def _check_secrecy(self, connection: Connection, user: User, acl: Acl, checked: list[Checked]) -> None:
+        """Refuse administration over a network that others may read: they could repeat a signed request."""
+        if self._admin_plaintext or connection.is_encrypted or is_loopback(connection.peer[0]):
+            return
+        access = checked[0] if checked else (Access(Kind.CLUSTER, "", (UPDATE,)), Decision(is_allowed=True))
+        raise NotPermitted("administrative requests from other machines need TLS", user, acl, access, hint=_TLS_HINT)
 
     def _verified(self, connection: Connection, command: Command) -> User:
         """Return the user that signed a request, or whose certificate was verified in the handshake.

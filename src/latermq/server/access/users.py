@@ -27,8 +27,8 @@ class UnknownUser(NotAuthenticated):
 class NotPermitted(NoPermission):
     """The user of a request has no right to something that it touches."""
 
-    def __init__(self, message: str, user: User, acl: Acl, checked: Checked) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, user: User, acl: Acl, checked: Checked, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
         self.user = user
         self.acl = acl
         self.checked = checked

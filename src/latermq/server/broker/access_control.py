@@ -65,6 +65,7 @@ class AccessControl:
             config.broker.cluster,
             clock,
             is_enforced=is_enforced,
+            admin_plaintext=access.admin_plaintext,
             always_enforced=CODES,
             audit=self._audit,
         )

@@ -28,6 +28,7 @@ class NameServerAccess:
             config.broker.cluster,
             clock,
             is_enforced=access.is_enforced,
+            admin_plaintext=config.access.admin_plaintext,
             audit=access.audit,
         )
 
