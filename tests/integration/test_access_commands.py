@@ -271,6 +271,7 @@ def test_every_broker_gets_a_change_and_differences_are_shown(
     for name, value in ON.items():
         monkeypatch.setenv(name, value)
     cli.run("user", "create", "gina")  # before broker-b is there
+    cli.run("acl", "grant", "gina", "Topic:orders", "Pub")
     inner = f"access.inner_file={inner_file}"  # the name server checks who registers
     options = ("--set", "store.segment=64MiB", "--set", "store.reserve_step=1MiB", "--set", inner)
     with another_broker(server, tmp_path / "b", free_port(), *options):
@@ -282,8 +283,17 @@ def test_every_broker_gets_a_change_and_differences_are_shown(
         assert len(cli.rows("acl", "show", "hugo")) == 1
         assert "broker-b has no user gina" in cli.error("acl", "grant", "gina", "Topic:orders", "Pub")
         places = {row["user"]: row.get("broker") for row in cli.rows("acl", "list", "--resource", "Topic:orders")}
-        assert (places["dora"], places["hugo"]) == ("broker-a", None)
+        assert (places["gina"], places["hugo"]) == ("broker-a", None)
         secret = tmp_path / "gina.secret"
         secret.write_text("another")
         assert "already has a user gina" in cli.error("user", "create", "gina", "--new-secret-file", str(secret))
+        cli.run("acl", "grant", "hugo", "Topic:more", "Sub")
+        cli.run("user", "disable", "hugo")
+        changes = {(row["user"], row["change"]) for row in cli.rows("user", "sync", "broker-a")}
+        assert {("gina", "created"), ("gina", "entries replaced")} <= changes
+        assert not {change for user, change in changes if user in ("root", "hugo")}
+        assert not any(row["missing_at"] for row in cli.rows("user", "list"))
+        assert not any("broker" in row for row in cli.rows("acl", "list"))
+        assert cli.rows("user", "sync", "broker-a") == []
+        assert "The brokers are broker-a, broker-b" in cli.error("user", "sync", "broker-c")
         cli.run("user", "delete", "gina")

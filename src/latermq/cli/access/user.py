@@ -18,6 +18,7 @@ from latermq.cli.access.places import (
     secret_of,
 )
 from latermq.cli.access.secrets_input import NewSecret, NewSecretFile, Save
+from latermq.cli.access.user_sync import sync
 from latermq.cli.completions import complete_user
 from latermq.cli.event_loop import run
 from latermq.cli.options import DEFAULT_NAMESRV, Json, Namesrv, UsageError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from latermq.access.changes import KnownUser, UserChange
 
 app = typer.Typer(help="Manage users and their secrets.", no_args_is_help=True)
+app.command("sync")(sync)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.", autocompletion=complete_user)]
 Change = Callable[[Place], Awaitable[None]]
