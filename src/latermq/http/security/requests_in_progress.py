@@ -133,7 +133,7 @@ class _Request:
 
     async def send(self, message: Message) -> None:
         self._has_started = True
-        if message.get("more_body", False) and self.deadline is not None:
+        if message.get("more_body", False) and self.deadline is not None and not self.deadline.expired():
             # An answer in parts may be long. Each part has the time of a request.
             self.deadline.reschedule(asyncio.get_running_loop().time() + self._owner.timeout_s)
         await self._send(message)
