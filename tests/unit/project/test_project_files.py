@@ -63,6 +63,16 @@ def test_every_link_between_pages_leads_to_a_file() -> None:
     assert [f"{page.name}: {target}" for page, target in links if not (page.parent / target).exists()] == []
 
 
+def test_the_readme_has_no_figure_and_no_benchmark_that_the_page_of_benchmarks_lacks() -> None:
+    figures = (ROOT / "README.md").read_text().partition("\n## Figures\n")[2].partition("\n## ")[0]
+    measured = (ROOT / "docs" / "benchmarks.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| ([\d.,]+)[^|]* \| ([\d.,]+)[^|]* \| (?:`([^`]+)`)? ?\|$", figures, re.MULTILINE)
+    assert len(rows) == figures.count("\n| ") - 1
+    for name, ours, theirs, command in rows:
+        assert command in measured, name
+        assert all(re.search(rf"(?<![\d.,]){re.escape(one)}(?![\d])", measured) for one in (ours, theirs)), name
+
+
 def test_every_module_that_a_page_runs_is_there() -> None:
     runs = {name for page in PAGES for name in re.findall(r"-m (latermq[\w.]*\w)", page.read_text())}
     assert runs
