@@ -10,9 +10,13 @@ import grpc
 import msgspec
 import pytest
 
+from latermq.cli import main
 from latermq.client import Admin, Credentials
+from latermq.clock import SystemClock
+from latermq.config import load_config
 from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request
+from latermq.server.proxy.process import ProxyProcess
 from tests.interop.waiting import wait_until
 from tests.support.grpc_client import GrpcClient, grpc_client
 from tests.support.proxy_messages import new_message
@@ -128,3 +132,37 @@ def test_the_audit_log_of_the_proxy_names_the_user_and_its_address(server: Serve
 
     line = wait_until(counted, 30, "a count")[-1]
     assert (line["from"], line["action"], line["resource"]) == ("127.0.0.1", "Pub", "Topic:orders")
+
+
+def test_the_subject_of_a_client_certificate_is_the_user(tmp_path: Path) -> None:
+    certs = tmp_path / "certs"
+    assert main(["cert", "new", str(certs), "--server", "localhost", "--user", "alice"]) == 0
+    pem = {path.name: path.read_bytes() for path in certs.iterdir()}
+    files = {"cert": "server-localhost.pem", "key": "server-localhost.key", "client_ca": "ca.pem"}
+    config = load_config(
+        settings=[
+            *("access.enabled=true", "proxy.port=0", "metrics.proxy_port=0", "server.namesrv=127.0.0.1:1"),
+            *(f"tls.{key}={certs / name}" for key, name in files.items()),
+        ],
+        environment={},
+    )
+
+    def message_of(port: int, credentials: grpc.ChannelCredentials) -> str:
+        with grpc.secure_channel(f"localhost:{port}", credentials) as channel:
+            message: str = GrpcClient(channel, f"127.0.0.1:{port}").route("orders").status.message
+            return message
+
+    async def scenario() -> None:
+        process = ProxyProcess(config, SystemClock(), tmp_path)
+        await process.start()
+        try:
+            port = process.listener.port
+            alice = grpc.ssl_channel_credentials(pem["ca.pem"], pem["user-alice.key"], pem["user-alice.pem"])
+            nobody = grpc.ssl_channel_credentials(pem["ca.pem"])
+            assert await asyncio.to_thread(message_of, port, nobody) == "username cannot be null."
+            # Without a broker no user is known, so this is as far as a user gets.
+            assert "the users are not known yet" in await asyncio.to_thread(message_of, port, alice)
+        finally:
+            await process.stop()
+
+    asyncio.run(scenario())

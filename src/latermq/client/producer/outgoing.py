@@ -183,7 +183,7 @@ class SendFrames:
         code: int = Request.SEND_MESSAGE_V2,
         oneway: bool = False,
     ) -> bytes:
-        """Build a complete frame. Every message pays this cost: 1.3 µs in JSON, twice as much if it is signed."""
+        """Build a complete frame. Every message pays this cost: 0.8 µs in JSON, 2.5 µs if it is signed."""
         head = self._heads[code, oneway]
         if self._binary:
             fields = [

@@ -148,6 +148,11 @@ class Http2Connection(asyncio.Protocol):
         return self._tls is not None
 
     @property
+    def certificate_user(self) -> str:
+        """The common name of the client's verified certificate. Empty if there is none."""
+        return self._tls.common_name if self._tls is not None else ""
+
+    @property
     def peer_name(self) -> str:
         return f"{self.peer[0]}:{self.peer[1]}"
 

@@ -48,8 +48,8 @@ class Connection(SimpleNamespace):
         self.waiting: list[tuple[float, Any, tuple[Any, ...]]] = []
         loop = SimpleNamespace(call_later=lambda pause_s, then, *args: self.waiting.append((pause_s, then, args)))
         super().__init__(
-            peer=("10.0.0.7", 1), peer_name="10.0.0.7:1", verdicts=None, failed_attempts=0, loop=loop,
-            has_left=False, now_s=lambda: 0.0,
+            peer=("10.0.0.7", 1), peer_name="10.0.0.7:1", certificate_user="", verdicts=None, failed_attempts=0,
+            loop=loop, has_left=False, now_s=lambda: 0.0,
         )  # fmt: skip
 
     def leave(self) -> None:
@@ -269,3 +269,15 @@ def test_a_stream_is_checked_again_without_the_age_of_its_signature() -> None:
     assert guard.permits_still(call, [ORDERS])
     users.state = users.state.with_acl("alice", Acl(), "2")
     assert not guard.permits_still(call, [ORDERS])
+
+
+def test_a_client_certificate_is_enough_and_a_signature_counts_before_it() -> None:
+    guard, connection = guard_of(KnownUsers()), Connection()
+    connection.certificate_user = "alice"
+    assert remark(guard, call_of(connection=connection)) == ""
+    assert remark(guard, call_of("nobody", connection=connection)).startswith(REFUSED_REMARK)
+    assert remark(guard, call_of("alice", "guess", connection=connection)) == "check signature failed."
+    for name, refused in (("eve", "User:eve is not found."), (INNER_USER, "username cannot be null.")):
+        connection = Connection()
+        connection.certificate_user = name
+        assert remark(guard, call_of(connection=connection)) == refused

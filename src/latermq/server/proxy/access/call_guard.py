@@ -12,7 +12,7 @@ import structlog
 from latermq.access.policies import NO_ACL
 from latermq.access.resources import Access
 from latermq.access.signatures import is_grpc_signed, is_recent, parse_grpc_credential
-from latermq.access.users import AccessState, User, decide, refusal
+from latermq.access.users import INNER_USER, AccessState, User, decide, refusal
 from latermq.audit.audit_log import AuditLog
 from latermq.audit.records import Result
 from latermq.clock import Clock
@@ -98,7 +98,7 @@ class CallGuard:
         if not self._is_enforced:
             return True
         try:
-            user = self._user(call.metadata, checks_age=False)
+            user = self._user(call, call.metadata, checks_age=False)
             source = call.connection.peer[0]
             state = self._users.state
             return all(decide(user, state.acl(user.name), one, self._cluster, source).is_allowed for one in accesses)
@@ -120,7 +120,7 @@ class CallGuard:
         verdicts = connection.verdicts
         if isinstance(verdicts, CallVerdicts) and verdicts.state is state and verdicts.signed == signed:
             return verdicts
-        user = self._user(metadata, checks_age=True)
+        user = self._user(call, metadata, checks_age=True)
         if isinstance(verdicts, CallVerdicts) and verdicts.state is state and verdicts.user is user:
             verdicts.signed = signed
         else:
@@ -145,14 +145,18 @@ class CallGuard:
         for tally in counted:
             tally.add(1)
 
-    def _user(self, metadata: dict[bytes, bytes], *, checks_age: bool) -> User:
-        """Return the user that signed a call. The remarks are those of Apache's proxy."""
+    def _user(self, call: Call, metadata: dict[bytes, bytes], *, checks_age: bool) -> User:
+        """Return the user that signed a call, or whose certificate was verified in the handshake.
+
+        The remarks are those of Apache's proxy.
+        """
         header = metadata.get(AUTHORIZATION, b"").decode(errors="replace")
         credential = parse_grpc_credential(header)
         if credential is None:
             if header:
                 raise NotAuthenticated("authentication header is incorrect.")
-            raise NotAuthenticated("username cannot be null.")
+            name = call.connection.certificate_user
+            return find_user(self._users, self._inner, name if name != INNER_USER else "")  # who signs
         date_time = metadata.get(DATE_TIME, b"").decode(errors="replace")
         if not date_time:
             raise NotAuthenticated("datetime is null.")
