@@ -113,9 +113,10 @@ class ProxyParts:
 
     async def start(self, timeout_s: float) -> None:
         """Connect to the brokers. Returns at the latest after the timeout; further attempts follow."""
-        if self._access is not None:
-            self._access.start()
         await self.link.start(timeout_s)
+        if self._access is not None:
+            await self._access.users.refresh()  # so that the first calls are not refused
+            self._access.start()
         self._reports.start()
 
     def release(self) -> None:
