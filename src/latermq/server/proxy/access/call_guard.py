@@ -73,6 +73,8 @@ class CallGuard:
         self._max_age_ms = max_age_ms
         self._audit = RequestAudit(audit, cluster)
         self._failed_attempts = FailedAttempts()
+        # The call that was authenticated last: it is usually authorized next, and reading its headers takes 2 µs.
+        self._latest: tuple[Call, CallVerdicts] | None = None
         self._logged: dict[str, float] = {}
         self._unauthenticated = 0
         self._unauthorized = 0
@@ -119,16 +121,22 @@ class CallGuard:
         connection, state = call.connection, self._users.state
         verdicts = connection.verdicts
         if isinstance(verdicts, CallVerdicts) and verdicts.state is state and verdicts.signed == signed:
+            self._latest = call, verdicts
             return verdicts
         user = self._user(call, metadata, checks_age=True)
         if isinstance(verdicts, CallVerdicts) and verdicts.state is state and verdicts.user is user:
             verdicts.signed = signed
         else:
             connection.verdicts = verdicts = CallVerdicts(user, state, signed)
+        self._latest = call, verdicts
         return verdicts
 
     def _authorize(self, call: Call, accesses: Iterable[Access]) -> None:
-        verdicts = self._authenticate(call)
+        latest = self._latest
+        if latest is not None and latest[0] is call and latest[1].state is self._users.state:
+            verdicts = latest[1]
+        else:
+            verdicts = self._authenticate(call)
         counted = []
         for access in accesses:
             tally = verdicts.permitted.get(access)
