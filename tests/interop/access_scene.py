@@ -1,6 +1,8 @@
 """Users, policies and one request of each kind, to compare how LaterMQ and Apache RocketMQ answer them."""
 
+import itertools
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,8 +11,10 @@ from latermq.protocol.remoting.codes import Request, Response
 from tests.integration.brokers import send_fields
 from tests.interop.programs import Json, Program
 from tests.interop.target import ROOT, ROOT_SECRET, Cluster
+from tests.interop.waiting import wait_until
 
 TOPIC, GROUP, RETRY, NOW_MS = "orders", "readers", "%RETRY%readers", 1_700_000_000_000
+_numbers = itertools.count()
 Entry = dict[str, Any]
 Policies = Mapping[str, Sequence[Entry]]
 
@@ -117,6 +121,30 @@ def create_users(program: Program, cluster: Cluster) -> None:
             requests.append(Case("", Request.AUTH_CREATE_ACL, {"subject": f"User:{client.user}"}, acl).as_json())
     answers = ask(program, cluster, CLIENTS["super user"], requests)
     assert [one["code"] for one in answers] == [Response.SUCCESS] * len(requests), answers
+
+
+def await_copies(program: Program, cluster: Cluster) -> None:
+    """Wait until the name server knows all users and policies that the broker knows now."""
+    if cluster.server is None:
+        return  # Apache's name server knows no users
+    name = f"marker{next(_numbers)}"
+    body = {"password": "marker-secret"}
+    ask(
+        program,
+        cluster,
+        CLIENTS["super user"],
+        [Case("", Request.AUTH_CREATE_USER, {"username": name}, body).as_json()],
+    )
+    route = Case("", Request.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC}).as_json()
+
+    def is_known() -> bool:
+        time.sleep(0.1)  # each look that comes too early is a failed attempt
+        reply = program.call(
+            "request", address=cluster.namesrv, requests=[route], reconnect=True, user=name, secret="marker-secret"
+        )
+        return "has no permission" in (reply["answers"][0]["remark"] or "")
+
+    wait_until(is_known, 30, "the name server has copied the users")
 
 
 def store_messages(program: Program, cluster: Cluster) -> Stored:

@@ -21,6 +21,7 @@ _PROXY_TESTS_OF_APACHE = {
 
 ROOT, ROOT_SECRET = "root", "r00t"
 _AUTH = "org.apache.rocketmq.auth"
+COPY_SOON = "access.copy_every=20ms"
 USERS_OF_LATERMQ = ("access.enabled=true", f"access.init_user={ROOT}:{ROOT_SECRET}")
 USERS_OF_APACHE = {
     "authenticationEnabled": "true",
@@ -70,15 +71,25 @@ def running_cluster(
 
 
 @contextlib.contextmanager
-def running_cluster_with_users(folder: Path, *, is_apache: bool = IS_APACHE) -> Iterator[Cluster]:
-    """Run the target in `folder`, where requests are checked and only the super user ROOT exists."""
+def running_cluster_with_users(folder: Path, *, is_apache: bool = IS_APACHE, proxy: bool = False) -> Iterator[Cluster]:
+    """Run the target in `folder`, where requests are checked and only the super user ROOT exists.
+
+    Only LaterMQ has a proxy here.
+    """
     if is_apache:
         with apache_peer(folder, USERS_OF_APACHE, heap="1g") as peer:
             yield Cluster(peer.namesrv, peer.broker_address, peer.log_tail)
     else:
-        settings = [word for setting in USERS_OF_LATERMQ for word in ("--set", setting)]
-        with serving(folder, *settings) as server:
-            yield Cluster(server.namesrv, server.broker, server.log, server=server, inner_file=folder / "latermq.inner")
+        settings = [word for setting in (*USERS_OF_LATERMQ, COPY_SOON) for word in ("--set", setting)]
+        with serving(folder, *settings, grpc=proxy) as server:
+            yield Cluster(
+                server.namesrv,
+                server.broker,
+                server.log,
+                endpoints=server.proxy,
+                server=server,
+                inner_file=folder / "latermq.inner",
+            )
 
 
 @contextlib.contextmanager

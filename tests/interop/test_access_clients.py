@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from latermq.protocol.remoting.codes import Request, Response
-from tests.interop.access_scene import CLIENTS, Case, Entry, ask, entry
+from tests.interop.access_scene import CLIENTS, Case, Entry, ask, await_copies, entry
 from tests.interop.programs import Json, Program, ProgramError, start_java
 from tests.interop.target import ROOT, ROOT_SECRET, Cluster, running_cluster_with_users
 from tests.interop.waiting import wait_until
@@ -49,6 +49,7 @@ def new_user(java: Program, cluster: Cluster) -> NewUser:
         if entries:
             acl = {"subject": f"User:{name}", "policies": policies}
             administer(java, cluster, Request.AUTH_CREATE_ACL, {"subject": f"User:{name}"}, acl)
+        await_copies(java, cluster)
         return {"user": name, "secret": f"{name}-secret"}
 
     return create
