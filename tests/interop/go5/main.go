@@ -16,6 +16,8 @@ import (
 
 type arguments struct {
 	Endpoints    string            `json:"endpoints"`
+	User         string            `json:"user"`
+	Secret       string            `json:"secret"`
 	Name         string            `json:"name"`
 	Producer     string            `json:"producer"`
 	Consumer     string            `json:"consumer"`
@@ -123,7 +125,7 @@ func configuration(asked arguments) *rocketmq.Config {
 	return &rocketmq.Config{
 		Endpoint:      asked.Endpoints,
 		ConsumerGroup: asked.Group,
-		Credentials:   &credentials.SessionCredentials{},
+		Credentials:   &credentials.SessionCredentials{AccessKey: asked.User, AccessSecret: asked.Secret},
 	}
 }
 

@@ -65,7 +65,8 @@ function subscriptions(asked) {
 }
 
 function options(asked) {
-  return { endpoints: asked.endpoints, namespace: '', logger };
+  const sessionCredentials = asked.user ? { accessKey: asked.user, accessSecret: asked.secret } : undefined;
+  return { endpoints: asked.endpoints, namespace: '', logger, sessionCredentials };
 }
 
 const commands = {

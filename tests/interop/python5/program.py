@@ -47,7 +47,8 @@ def write_line(line: Json) -> None:
 
 
 def configuration(arguments: Json) -> ClientConfiguration:
-    return ClientConfiguration(arguments["endpoints"], Credentials())
+    credentials = Credentials(arguments["user"], arguments["secret"]) if "user" in arguments else Credentials()
+    return ClientConfiguration(arguments["endpoints"], credentials)
 
 
 def start(name: str, client: Any) -> Json:

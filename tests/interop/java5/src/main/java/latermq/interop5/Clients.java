@@ -8,7 +8,9 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 
 /** Producers and consumers by name, with the client's defaults: TLS, whose certificate it does not verify. */
 final class Clients {
@@ -19,7 +21,12 @@ final class Clients {
     }
 
     static ClientConfiguration configuration(JSONObject arguments) {
-        return ClientConfiguration.newBuilder().setEndpoints(arguments.getString("endpoints")).build();
+        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder();
+        if (arguments.containsKey("user")) {
+            builder.setCredentialProvider(
+                new StaticSessionCredentialsProvider(arguments.getString("user"), arguments.getString("secret")));
+        }
+        return builder.setEndpoints(arguments.getString("endpoints")).build();
     }
 
     static JSONObject add(String name, Closeable client) {
