@@ -83,6 +83,13 @@ def environment_of(service: str) -> dict[str, str]:
     return {name: TOKEN if value.startswith("${LATERMQ_HTTP_TOKEN:?") else value for name, value in given.items()}
 
 
+def test_files_of_packaging_that_a_page_names_exist() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {name for page in pages for name in re.findall(r"packaging/[\w./-]*\w", page.read_text())}
+    assert {"packaging/systemd/latermq.service", "packaging/compose/compose.yaml"} <= named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 class TestTheSystemdUnit:
     def test_systemd_accepts_it_and_finds_it_closed(self, tmp_path: Path) -> None:
         systemd = need_tool("systemd-analyze", "it checks the unit")

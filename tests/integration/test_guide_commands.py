@@ -104,6 +104,24 @@ def test_a_reader_of_a_further_guide_does_too(page: Page, tmp_path: Path) -> Non
     read(page, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("block", "complaint"),
+    [
+        ("console\n$ false\n", "exited with 1"),
+        ("console\n$ echo moved\ncancelled\n", "does not print"),
+        ("console\n$ latermq serve --data /dev/null/data\nlatermq ready\n", "is not ready"),
+        ("python\nraise SystemExit(3)\n", "exited with 3"),
+    ],
+    ids=["a command fails", "a command prints something else", "a server does not start", "a program fails"],
+)
+def test_a_page_that_is_wrong_is_noticed(block: str, complaint: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"Do this:\n\n```{block}```\n")
+    (step,) = steps_of(page)
+    with page_session(tmp_path, NO_SPARK) as session, pytest.raises(AssertionError, match=complaint):
+        session.do(step)
+
+
 def test_every_guide_is_done_here_and_listed_in_the_readme() -> None:
     done = {page.path for page in (*PAGES, *LONG_PAGES)}
     assert done == {ROOT / "README.md", *GUIDES.glob("*.md")}

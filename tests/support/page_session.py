@@ -102,10 +102,10 @@ class PageSession:
         out.touch()  # the shell's background process does so somewhat later
         self.run(f"{command} >{out.name} 2>{log.name} & SERVER=$!")
         pid = int(self.run("echo $SERVER")[0])
-        self._servers.append((command, pid))
         with contextlib.suppress(TookTooLongError):  # what it logged says more
             wait_until(lambda: b"\n" in out.read_bytes() or not is_alive(pid), _READY_TIMEOUT_S, "the ready line")
         assert out.read_text().startswith("latermq ready"), f"{command}\nis not ready:\n{log.read_text()}"
+        self._servers.append((command, pid))
 
     def stop_servers(self) -> None:
         """Stop the servers, the last one first. Each must end with success."""
@@ -117,7 +117,7 @@ class PageSession:
     def run(self, command: str) -> tuple[str, int]:
         """Run a command in the shell. Return its output, of both kinds, and its exit code."""
         assert self._shell.stdin is not None
-        self._shell.stdin.write(f"{{ {command}\n}} </dev/null; echo; echo {_DONE} $?\n".encode())
+        self._shell.stdin.write(f"{{ {command}\n}} </dev/null; printf '\\n%s %s\\n' {_DONE} $?\n".encode())
         self._shell.stdin.flush()
         output = self._output_of(command)
         text, _, code = output.rpartition(f"\n{_DONE} ")
@@ -155,6 +155,8 @@ def page_session(
         "127.0.0.1:10911": f"{HOST}:{ports['SERVER_PORT']}",
         "127.0.0.1:8081": f"{HOST}:{ports['PROXY_PORT']}",
         "127.0.0.1:8080": f"{HOST}:{ports['HTTP_PORT']}",
+        # To it, a name server that is named and does not run is a failure.
+        "latermq doctor": "env --unset=NAMESRV_ADDR latermq doctor",
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("LATERMQ_", "PYSPARK_"))}
     own = {
