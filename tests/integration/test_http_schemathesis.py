@@ -42,7 +42,7 @@ def test_no_operation_fails_or_answers_what_is_not_documented(client: HttpClient
     command = [
         str(Path(sys.executable).parent / "schemathesis"), "run", f"http://{HOST}:{client.port}/openapi.json",
         f"--phases={PHASES}", f"--max-examples={EXAMPLES}", f"--checks={','.join(CHECKS)}", "--seed=1", "--no-color",
-        "--generation-database=none", "--no-shrink", "--suppress-health-check=all",
+        "--generation-database=none", "--no-shrink", "--suppress-health-check=all", "--request-timeout=60",
     ]  # fmt: skip
     done = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, check=False
