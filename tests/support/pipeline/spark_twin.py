@@ -212,12 +212,17 @@ def _pull(broker: Broker, start: int, until: int) -> Iterator[bytes]:
         start = pulled.next_offset
 
 
+def ingested_entries(broker: Broker, state: PipelineState, start: int, end: int) -> Iterator[dict[str, Any]]:
+    """These entries, as ingest decodes them."""
+    for records in _pull(broker, start, end):
+        block = RecordBlock([records], is_timer_topic=True)
+        yield from timeline_batch(block, INGESTED_COLUMNS, ownership_of(state)).to_pylist()
+
+
 def _rows(broker: Broker, state: PipelineState, start: int, end: int) -> Iterator[Row]:
     """The rows of these entries, as ingest builds them."""
-    for records in _pull(broker, start, end):
-        batch = timeline_batch(RecordBlock([records], is_timer_topic=True), INGESTED_COLUMNS, ownership_of(state))
-        for row in batch.to_pylist():
-            kind, unique_key = KINDS[row["kind"]], row["unique_key"] or ""
-            name = unique_key if kind == CANCEL else f"{row['topic']}+{unique_key}"
-            values = (row["queue_offset"], row["timer_id"], kind, row["due_ms"], name, row["record"] or b"")
-            yield Row(*values, row["takes"] or "")
+    for row in ingested_entries(broker, state, start, end):
+        kind, unique_key = KINDS[row["kind"]], row["unique_key"] or ""
+        name = unique_key if kind == CANCEL else f"{row['topic']}+{unique_key}"
+        values = (row["queue_offset"], row["timer_id"], kind, row["due_ms"], name, row["record"] or b"")
+        yield Row(*values, row["takes"] or "")

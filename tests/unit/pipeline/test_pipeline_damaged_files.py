@@ -141,6 +141,14 @@ def test_each_damaged_file_is_found_and_named(root: Root) -> None:
     ]  # fmt: skip
 
 
+def test_a_missing_checkpoint_is_named_and_without_its_pointer_the_table_is_read(root: Root, history: History) -> None:
+    checkpoint_of(root).unlink()
+    with pytest.raises(CorruptStore, match=r"_delta_log/0+2\.checkpoint\.parquet is missing.* remove _last_checkpoint"):
+        open_local_timeline(root, "s")
+    pointer_of(root).unlink()
+    check_rows(root, history)
+
+
 def test_a_damaged_data_file_is_named_by_the_build_that_needs_it(root: Root, history: History) -> None:
     data = data_of(root)
     flip(data, data.stat().st_size - 20)

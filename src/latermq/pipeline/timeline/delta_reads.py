@@ -112,9 +112,15 @@ class _Search:
         if _POINTER not in names:
             return
         try:
-            int(json.loads(self._content(f"{LOG}/{_POINTER}"))["version"])
+            version = int(json.loads(self._content(f"{LOG}/{_POINTER}"))["version"])
         except (ValueError, KeyError, TypeError):
             yield f"{LOG}/{_POINTER} is not a valid pointer; it is not needed: remove it"
+            return
+        if not any(name.startswith(f"{version:020d}.checkpoint.") for name in names):
+            yield (
+                f"{LOG}/{version:020d}.checkpoint.parquet is missing, but {_POINTER} refers to it: "
+                f"if the commits before it exist, remove {_POINTER}"
+            )
 
     def _read_checkpoint(self, name: str) -> tuple[list[str], dict[str, int]]:
         try:
