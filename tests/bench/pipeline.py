@@ -1,6 +1,7 @@
 """The pipeline: bulk scheduling, ingest, window builds from a growing timeline, bytes per far timer, and the lateness
 of near timers meanwhile. Only LaterMQ has such a pipeline, so there is no comparison."""
 
+import hashlib
 import os
 import statistics
 import time
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from latermq.client import OutgoingMessage, blocking
 from latermq.config import PipelineConfig, Size
 from latermq.handover.window import Window
 from latermq.message.properties import encode_properties
@@ -26,12 +28,13 @@ from latermq.pipeline.timeline.table_sync import TableSync
 from latermq.pipeline.windows.build_process import NICE
 from latermq.pipeline.windows.local_build import build_locally
 from latermq.store.files.disk import FileDisk
-from latermq.timer.far.far_names import FarNames, Waiting
+from latermq.timer.far.far_names import SWEEP_ROWS, FarNames, Waiting
 from tests.bench.contenders import LATERMQ, LaterMQ
 from tests.bench.load import Figures, Load, SendShape, start_load
 from tests.bench.roll import written_bytes
 from tests.bench.scenarios import Row
 from tests.bench.sizes import Sizes
+from tests.bench.stored import mapped, records
 from tests.bench.timers import TimerLoad
 from tests.interop.waiting import wait_until
 from tests.support.pipeline.pipeline_process import pipeline_process
@@ -48,6 +51,9 @@ _FIXED_FROM_MS, _LARGE_FROM_MS, _REST_FROM_MS = 2 * _DAY_MS, 3 * _DAY_MS, 4 * _D
 # One in so many timers of the first part is in the window that does not change while the timeline grows.
 _FIXED_SHARE = 10
 _NAMES_AT_ONCE = 1_000  # the batch size of the broker
+_NAMES = 1_000_000
+# Near timers, due so soon after they are scheduled, for the length of their delivered records.
+_SOON, _SOON_MS = 100, 3_000
 _WAIT_S = 600.0
 _FLUSHED_S = 1.0  # twice as long as a broker takes to flush
 # Short windows of ten seconds, as for a demonstration, so that builds run all the time.
@@ -188,8 +194,7 @@ class PipelineBench:
     def _bytes(self) -> Figures:
         """Bytes written per far timer until its delivery. No file was vacuumed, so all of them still exist.
 
-        Other windows are assumed to take as many bytes per row as the built ones. A delivered record is as long as the
-        pending one.
+        Other windows are assumed to take as many bytes per row as the built ones.
         """
         timers = self._sizes.far_warm + self._sizes.far_part * self._sizes.far_parts
         data = self._folder / "broker" / "data"
@@ -200,15 +205,26 @@ class PipelineBench:
         per_row = [_size(attempt) / _rows_of(attempt) for attempt in attempts]
         figures = {
             "record in the log (bytes/timer)": log_bytes / timers,
-            "delivered record in the log (bytes/timer)": log_bytes / timers,
+            "delivered record in the log (bytes/timer)": self._delivered_bytes(),
             "queues and key index (bytes/timer)": 2 * sum(map(_used, queues)) / timers,
             "timeline, compaction included (bytes/timer)": _size(self._folder / "pipeline" / "timeline") / timers,
             "window (bytes/timer)": statistics.median(per_row),
-            "names in RocksDB (bytes/timer)": self._names_bytes(),
+            "names in RocksDB (bytes/timer)": self._names_bytes(min(timers, _NAMES)),
         }
         return {**figures, "all (bytes/timer)": sum(figures.values())}
 
-    def _names_bytes(self, count: int = 200_000) -> float:
+    def _delivered_bytes(self) -> float:
+        """The length of a delivered record: that of near timers with such bodies and keys."""
+        folder = self._folder / "broker" / "data" / "commitlog"
+        due_ms = _now_ms() + _SOON_MS
+        with blocking.Producer(self._broker.namesrv) as producer:
+            for number in range(_SOON):
+                body, key = self._random.bytes(self._sizes.size), f"part-{self._parts}-{number:06d}"
+                producer.send(OutgoingMessage(TOPIC, body, keys=(key,), deliver_at_ms=due_ms))
+        return statistics.mean(wait_until(lambda: _record_sizes(folder, _SOON), _WAIT_S, "the near timers"))
+
+    def _names_bytes(self, count: int) -> float:
+        """What the names of the timers take, until they are deleted when the timers are delivered."""
         folder = self._folder / "names"
         names = FarNames(FileDisk(folder))
         before = written_bytes()
@@ -218,12 +234,30 @@ class PipelineBench:
                 for entry in range(first, first + _NAMES_AT_ONCE)
             ]
             names.adopt(waiting, first + _NAMES_AT_ONCE, retention_ms=_DAY_MS)
+        names.save()
+        for _ in range(3 * count // SWEEP_ROWS + 1):
+            names.sweep(self._now_ms + count, self._now_ms)
         names.close()
         return (written_bytes() - before) / count
 
 
 def _waiting_properties(entry: int) -> bytes:
-    return encode_properties({"UNIQ_KEY": f"{entry:032x}", "REAL_TOPIC": TOPIC, "REAL_QID": "0"}).encode()
+    unique_key = hashlib.md5(str(entry).encode(), usedforsecurity=False).hexdigest().upper()
+    properties = {"UNIQ_KEY": unique_key, "KEYS": f"part-1-{entry}", "REAL_TOPIC": TOPIC, "REAL_QID": "0"}
+    return encode_properties(properties).encode()
+
+
+def _record_sizes(folder: Path, count: int) -> list[int]:
+    """The lengths of the records of the topic, if there are so many."""
+    found = []
+    for file in sorted(folder.iterdir()):
+        with mapped(file) as data:
+            found += [
+                parts.size
+                for at, parts in records(data, 0)
+                if data[at + parts.topic_at : at + parts.topic_at + parts.topic_bytes] == TOPIC.encode()
+            ]
+    return found if len(found) >= count else []
 
 
 def _rows_of(attempt: Path) -> int:
