@@ -7,9 +7,9 @@ from latermq.addresses import network_of
 
 MAX_ADDRESSES = 10_000  # above it, the ones that failed least recently are forgotten
 FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 5.0
+LONGEST_PAUSE_S = 2.0  # below the 3 s that RocketMQ's clients wait for an answer, so that they see the reason
 HALF_LIFE_S = 30.0
-_MAX_DOUBLINGS = 7  # reaches the longest pause
+_MAX_DOUBLINGS = 6  # reaches the longest pause
 
 
 class _Failures(NamedTuple):
