@@ -2,6 +2,7 @@
 
 import gc
 import mmap
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,10 @@ _steady = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.H
 hypothesis.settings.register_profile("ci", _steady, derandomize=True, max_examples=100)
 hypothesis.settings.register_profile("long", _steady, max_examples=5_000)
 hypothesis.settings.load_profile("long" if LONG else "ci")
+
+# A shell has its background jobs ignore Ctrl-C, and so would everything that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -103,12 +103,6 @@ def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, tmp_path: Path) -> Non
                     break
         time.sleep(0.2)  # in the middle of what comes next
         process.send_signal(signal.SIGINT)
-        if not moment:
-            # Python may drop an interrupt while it imports modules. Then a person presses the keys again.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
         process.communicate(timeout=STOP_TIMEOUT_S)
     # Before its first line, Python itself may end with the signal.
     assert process.returncode in ((130,) if moment else (130, -signal.SIGINT))
