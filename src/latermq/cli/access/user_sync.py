@@ -63,7 +63,7 @@ async def _copy(source: Place, target: Place) -> Sequence[dict[str, Any]]:
         if _entries(wanted) != _entries(has):
             await _copy_entries(name, wanted, has, target)
             note(name, "entries replaced")
-    for name in present.keys() - users.keys():
+    for name in sorted(present.keys() - users.keys()):
         note(name, f"left alone: {source.name} does not have it")
     return rows
 
