@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 
 from latermq.broker.metrics.broker_metrics import SNAPSHOT_BOUNDS_S, SNAPSHOT_EVERY_S
 from latermq.broker.metrics.exposition import Family, Kind
-from latermq.broker.metrics.metric_families import FAMILIES
+from latermq.broker.metrics.metric_families import COPIED_ACCESS_FAMILIES, FAMILIES
 from latermq.clock import SimulatedClock
 from latermq.config import TimerConfig
 from latermq.errors import FlowControl, StoreError
@@ -143,7 +143,8 @@ def labels_of(family: Family) -> tuple[str, ...]:
 
 
 def test_the_page_lists_every_metric_with_its_kind_and_label() -> None:
-    families = (*FAMILIES, *OWN_FAMILIES, *proxy_metrics.OWN_FAMILIES)
+    copied = COPIED_ACCESS_FAMILIES
+    families = (*FAMILIES, *OWN_FAMILIES, *copied, *proxy_metrics.OWN_FAMILIES, *copied)
     rows = [
         (family.name, family.kind.value, ", ".join(f"`{label}`" for label in labels_of(family))) for family in families
     ]

@@ -4,6 +4,7 @@ from msgspec import Struct, field
 
 from latermq.access.changes import SUBJECT_PREFIX
 from latermq.access.policies import Acl, Entry, parse_entry
+from latermq.config_json.numbers import Int64
 
 CUSTOM, DEFAULT = "Custom", "Default"
 
@@ -46,7 +47,7 @@ class AccessStateHeader(Struct, kw_only=True):
 
     revision: str = ""
     nonce: str
-    waitMillis: int = 0
+    waitMillis: Int64 = 0
 
 
 class UserInfo(Struct, kw_only=True, omit_defaults=True):
