@@ -23,6 +23,8 @@ _ACCOUNT_KEYS = {
     "accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm", "defaultGroupPerm", "topicPerms",
     "groupPerms",
 }  # fmt: skip
+_RETRY_PREFIX = "%RETRY%"
+_TRUE = ("true", "yes", "on")  # in YAML 1.1
 _NO_SIGNATURE = "requests from these addresses needed no signature; now every request needs one"
 
 
@@ -62,12 +64,19 @@ def from_plain_acl(files: Mapping[str, Any]) -> Imported:
         if not isinstance(content, dict):
             left_out.append(LeftOut(file, "it has no accounts"))
             continue
-        for address in _texts(content.get("globalWhiteRemoteAddresses")):
+        for address in _texts(
+            content.get("globalWhiteRemoteAddresses"), f"globalWhiteRemoteAddresses in {file}", left_out
+        ):
             left_out.append(LeftOut(f"globalWhiteRemoteAddresses {address}", _NO_SIGNATURE))
         known = {"globalWhiteRemoteAddresses", "accounts", "dataVersion"}
         left_out += [LeftOut(f"{key} in {file}", "the key is not known") for key in content if key not in known]
         accounts = content.get("accounts")
-        for number, account in enumerate(accounts if isinstance(accounts, list) else (), 1):
+        if not isinstance(accounts, list):
+            left_out.append(
+                LeftOut(f"accounts in {file}", "there are none" if accounts is None else "it is not a list")
+            )
+            continue
+        for number, account in enumerate(accounts, 1):
             user = _account(account, f"account {number} in {file}", left_out)
             if user is not None and user.name in users:
                 left_out.append(LeftOut(f"{user.name} in {file}", "an account of this name was there before"))
@@ -87,27 +96,37 @@ def _account(account: Any, place: str, left_out: list[LeftOut]) -> ImportedUser 
         left_out.append(LeftOut(place, f"it cannot become a user: {error.message}"))
         return None
     left_out += [LeftOut(f"{name}: {key}", "the key is not known") for key in account if key not in _ACCOUNT_KEYS]
-    if address := _text(account.get("whiteRemoteAddress")):
+    for address in _texts(account.get("whiteRemoteAddress"), f"{name}: whiteRemoteAddress", left_out):
         left_out.append(LeftOut(f"{name}: whiteRemoteAddress {address}", _NO_SIGNATURE))
+    custom = _custom_entries(account, name, left_out)
+    default = [
+        _entry(f"{kind}:*", permission, f"{name}: default{kind}Perm", left_out)
+        for kind in ("Topic", "Group")
+        for permission in _scalar(account.get(f"default{kind}Perm"), f"{name}: default{kind}Perm", left_out)
+    ]
+    is_super = any(text.lower() in _TRUE for text in _scalar(account.get("admin"), f"{name}: admin", left_out))
+    return ImportedUser(name, secret, is_super, True, Acl(custom, default))
+
+
+def _custom_entries(account: Mapping[Any, Any], name: str, left_out: list[LeftOut]) -> Iterable[Entry]:
     custom: dict[str, Entry] = {}
     for kind in ("Topic", "Group"):
-        for text in _texts(account.get(f"{kind.lower()}Perms")):
+        key = f"{kind.lower()}Perms"
+        for text in _texts(account.get(key), f"{name}: {key}", left_out):
             resource, equals, permission = text.partition("=")
+            resource = resource.strip()
             try:
-                if not equals or "*" in resource or not resource.strip():
+                if not equals or "*" in resource or not resource:
                     raise _Unusable(f"{text!r} is not of the form name=PUB|SUB")
-                entry = _entry(f"{kind}:{resource.strip()}", permission, f"{name}: {resource.strip()}", left_out)
+                # 4.x keeps the permission of a group under the name of its retry topic.
+                group = resource.removeprefix(_RETRY_PREFIX)
+                pattern = f"{kind}:{resource}" if group == resource else f"Group:{group}"
+                entry = _entry(pattern, permission, f"{name}: {resource}", left_out)
             except LaterMQError as error:
                 left_out.append(LeftOut(f"{name}: {text}", error.message))
                 continue
             custom[str(entry.pattern)] = entry  # of several permissions for one name, the last counts
-    default = [
-        _entry(f"{kind}:*", permission, f"{name}: default{kind}Perm", left_out)
-        for kind in ("Topic", "Group")
-        if (permission := _text(account.get(f"default{kind}Perm")))
-    ]
-    is_super = account.get("admin") is True or _text(account.get("admin")).lower() == "true"
-    return ImportedUser(name, secret, is_super, True, Acl(custom.values(), default))
+    return custom.values()
 
 
 def _entry(resource: str, permission: str, what: str, left_out: list[LeftOut]) -> Entry:
@@ -226,13 +245,22 @@ def _stored_resource(resource: _StoredResource) -> str:
     return f"{kind}:{name}{'*' if resource.resourcePattern == _PREFIX else ''}"
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """The texts of a list in YAML."""
-    yield from (text for one in (value if isinstance(value, list) else [value]) if (text := _text(one)))
+def _texts(value: Any, what: str, left_out: list[LeftOut]) -> Iterator[str]:
+    """The texts of a list in YAML. Anything else in it is listed, without its content: aliases may make that huge."""
+    for number, one in enumerate(value if isinstance(value, list) else [value], 1):
+        if isinstance(one, (list, dict)):
+            left_out.append(LeftOut(f"{what}, number {number}", "it is not a text"))
+        elif text := _text(one):
+            yield text
+
+
+def _scalar(value: Any, what: str, left_out: list[LeftOut]) -> Iterator[str]:
+    """The only text, if there is one."""
+    return _texts([value], what, left_out)
 
 
 def _text(value: Any) -> str:
-    """A scalar as text: YAML reads `123456` as a number."""
+    """A scalar as text: some YAML loaders read `123456` as a number."""
     return "" if value is None or isinstance(value, (list, dict)) else str(value).strip()
 
 

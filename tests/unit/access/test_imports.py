@@ -7,6 +7,7 @@ import yaml
 
 from latermq.access.imports import Imported, from_plain_acl, from_records
 from latermq.access.resources import PUB, SUB, Kind
+from latermq.cli.access.plain_yaml import PlainLoader
 
 # The sample that RocketMQ 4.9 is distributed with, and accounts that need a closer look.
 PLAIN = """
@@ -45,7 +46,7 @@ accounts:
 
 
 def plain(text: str) -> Imported:
-    return from_plain_acl({"plain_acl.yml": yaml.safe_load(text)})
+    return from_plain_acl({"plain_acl.yml": yaml.load(text, PlainLoader)})
 
 
 def test_accounts_become_users_with_the_same_rights() -> None:
@@ -73,6 +74,53 @@ def test_what_has_no_counterpart_is_listed() -> None:
 @pytest.mark.parametrize("text", ["", "- a", "accounts: 7", "accounts: [7, [], null]", "accounts: {a: b}"])
 def test_files_without_accounts_have_no_users(text: str) -> None:
     assert plain(text).users == []
+
+
+@pytest.mark.parametrize("secret", ["0123456", "12:30:45", "1_000_000", "yes", "1e5", "0x1F", "2020-01-01", "3.10"])
+def test_names_and_secrets_are_the_texts_of_the_file(secret: str) -> None:
+    [user] = plain(f"accounts: [{{accessKey: 007, secretKey: {secret}}}]").users
+    assert (user.name, user.secret) == ("007", secret)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("true", True), ("Yes", True), ("on", True), ("no", False), ("", False)]
+)
+def test_an_administrator_is_recognized_in_all_spellings_of_yaml(text: str, expected: bool) -> None:
+    [user] = plain(f"accounts: [{{accessKey: ops, secretKey: s3cret, admin: {text}}}]").users
+    assert user.is_super == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("topicPerms: [{salaries: DENY}, orders=PUB]", "shop: topicPerms, number 1"),
+        ("groupPerms: {salaries: DENY}", "shop: groupPerms, number 1"),
+        ("defaultTopicPerm: [PUB]", "shop: defaultTopicPerm, number 1"),
+        ("admin: [true]", "shop: admin, number 1"),
+        ("whiteRemoteAddress: [10.0.0.1]", "shop: whiteRemoteAddress 10.0.0.1"),
+    ],
+)
+def test_nothing_of_an_account_is_dropped_silently(text: str, what: str) -> None:
+    imported = plain(f"accounts: [{{accessKey: shop, secretKey: s3cret, {text}}}]")
+    assert [one.what for one in imported.left_out] == [what]
+    assert not imported.users[0].is_super
+
+
+@pytest.mark.parametrize("text", ["{}", "accounts: {accessKey: shop}", "accounts:"])
+def test_a_file_without_a_list_of_accounts_is_listed(text: str) -> None:
+    assert [one.what for one in plain(text).left_out] == ["accounts in plain_acl.yml"]
+
+
+def test_a_key_that_occurs_twice_is_an_error() -> None:
+    with pytest.raises(yaml.YAMLError, match="'topicPerms' occurs twice"):
+        plain("accounts: [{accessKey: shop, secretKey: s, topicPerms: [a=PUB], topicPerms: [b=PUB]}]")
+
+
+def test_the_permission_of_a_retry_topic_is_that_of_its_group() -> None:
+    [user] = plain(
+        "accounts: [{accessKey: shop, secretKey: s, defaultGroupPerm: SUB, topicPerms: ['%RETRY%audit=DENY']}]"
+    ).users
+    assert not user.acl.decide(Kind.GROUP, "audit", (SUB,), "10.0.0.1").is_allowed
 
 
 def record(name: str, **fields: object) -> tuple[bytes, bytes]:

@@ -49,13 +49,15 @@ def _yaml_files(path: Path) -> list[Path]:
 def _read_yaml(file: Path) -> Any:
     import yaml
 
+    from latermq.cli.access.plain_yaml import PlainLoader
+
     with file.open("rb") as opened:
         data = opened.read(MAX_YAML_BYTES + 1)
     if len(data) > MAX_YAML_BYTES:
         raise ConfigError(f"{file} has more than {MAX_YAML_BYTES >> 20} MiB")
     try:
-        return yaml.safe_load(data)
-    except (yaml.YAMLError, ValueError) as error:
+        return yaml.load(data, PlainLoader)  # a safe loader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
 
 
