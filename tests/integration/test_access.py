@@ -229,6 +229,22 @@ def test_a_start_without_a_super_user_is_refused(tmp_path: Path) -> None:
         run_with_broker(tmp_path, scenario, "access.enabled=true")
 
 
+@pytest.mark.parametrize("by", ["deletion", "type"])
+def test_no_request_can_keep_a_broker_from_starting_again(tmp_path: Path, by: str) -> None:
+    async def scenario(process: BrokerProcess) -> None:
+        async with connect(process.listener.port) as client:
+            header = {"username": "root"}
+            if by == "deletion":
+                reply = await call(client, "root", Request.AUTH_DELETE_USER, header)
+            else:
+                reply = await call(client, "root", Request.AUTH_UPDATE_USER, header, b'{"userType":"Normal"}')
+            assert reply.code == Response.NO_PERMISSION
+            assert reply.remark.startswith("User:root is the only super user")
+
+    run_with_broker(tmp_path, scenario, *ON)
+    run_with_broker(tmp_path, scenario, "access.enabled=true")
+
+
 def test_settings_that_clients_may_read_contain_no_password(tmp_path: Path) -> None:
     async def scenario(process: BrokerProcess) -> None:
         async with connect(process.listener.port) as client:

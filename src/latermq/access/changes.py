@@ -65,6 +65,8 @@ class Editor:
             raise NoPermission("The user is not exist")
         if (user.is_super or change.is_super) and not by_super:
             raise LaterMQError("The super user can only be update by super user")
+        if change.is_super is False:
+            _check_another_super(state, user)
         secret, previous = user.secret, user.previous_secret
         if change.secret:
             if not change.keeps_previous:
@@ -90,6 +92,7 @@ class Editor:
             return state
         if user.is_super and not by_super:
             raise LaterMQError("The super user can only be update by super user")
+        _check_another_super(state, user)
         return state.without_user(name, self._new_revision())
 
     def merge_acl(self, state: AccessState, subject: str, acl: Acl, *, by_super: bool) -> AccessState:
@@ -128,6 +131,12 @@ def subject_name(subject: str) -> str:
     if not subject.startswith(SUBJECT_PREFIX) or len(subject) == len(SUBJECT_PREFIX):
         raise NoPermission("The subject is not exist.")
     return subject.removeprefix(SUBJECT_PREFIX)
+
+
+def _check_another_super(state: AccessState, user: User) -> None:
+    """Keep a super user, even a disabled one: a broker without any would not start again."""
+    if user.is_super and not any(other.is_super for other in state.users.values() if other.name != user.name):
+        raise NoPermission(f"User:{user.name} is the only super user", hint="Create another one first")
 
 
 def _given(name: str) -> str:

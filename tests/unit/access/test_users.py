@@ -114,6 +114,16 @@ Change = Callable[[Editor, AccessState], AccessState]
             16,
             "The subject is not exist.",
         ),
+        (
+            lambda e, s: e.delete_user(s, "root", by_super=True),
+            16,
+            "User:root is the only super user. Create another one first",
+        ),
+        (
+            lambda e, s: e.update_user(s, "root", UserChange(is_super=False), by_super=True),
+            16,
+            "User:root is the only super user. Create another one first",
+        ),
         (lambda e, s: e.delete_user(s, " ", by_super=True), 16, "username can not be blank"),
     ],
 )
