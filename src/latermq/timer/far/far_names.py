@@ -47,9 +47,12 @@ from latermq.message.properties import (
 from latermq.message.timer_code import CANCEL, MOVED, timer_id_of
 from latermq.message.timer_name import names_of
 from latermq.store.files.disk import Disk
+from latermq.timer.far.old_names import convert
 
 FOLDER = "timerfarnames"
-MARKER = "latermq.farnames"  # exists if the database does
+MARKER = "latermq.farnames"  # exists if the database does, and holds the number of its format
+_FORMAT = b"2\n"
+_FIRST_FORMAT = b"1\n"
 # Rows in memory that are saved together. The more, the less often RocksDB merges what it has saved.
 SAVED_AT_ONCE_BYTES = 16 << 20
 # RocksDB saves by itself what exceeds this, while a write waits and keeps all threads from running. A row takes
@@ -111,15 +114,39 @@ class FarNames:
         self._unsaved_bytes = 0
         self._changing = Lock()  # held while rows are read and written back
         self._swept: bytes = b""
-        self._db = _open(disk) if disk.read(MARKER) is not None else None
+        self._db = self._open_existing()
         mark = self._db.get(_MARK) if self._db is not None else None
         self.upto: int = _ONE.unpack(mark)[0] if mark else 0
         self.saved_upto = self.upto  # the same as of the rows on disk
 
+    def _open_existing(self) -> Rdict | None:
+        found = self._disk.read(MARKER)
+        if found is None:
+            return None
+        if found not in (_FIRST_FORMAT, _FORMAT):
+            raise StoreError(
+                f"{MARKER} names a format of {FOLDER} that this release does not know: {found[:20]!r}",
+                hint="Start the release that wrote it, or a newer one",
+            )
+        db = _open(self._disk)
+        if found == _FIRST_FORMAT:
+            self._convert(db)
+        return db
+
+    def _convert(self, db: Rdict) -> None:
+        how = WriteOptions()
+        how.disable_wal = True  # type: ignore[method-assign,assignment] # the stub is wrong
+        try:
+            convert(db, how)
+        except Exception as error:
+            db.close()
+            raise _refused("convert", error) from None
+        self._disk.replace(MARKER, _FORMAT)
+
     @property
     def _writable(self) -> Rdict:
         if self._db is None:
-            self._disk.replace(MARKER, b"1\n")
+            self._disk.replace(MARKER, _FORMAT)
             self._db = _open(self._disk)
         return self._db
 
