@@ -239,7 +239,7 @@ def test_no_request_can_keep_a_broker_from_starting_again(tmp_path: Path, by: st
             else:
                 reply = await call(client, "root", Request.AUTH_UPDATE_USER, header, b'{"userType":"Normal"}')
             assert reply.code == Response.NO_PERMISSION
-            assert reply.remark.startswith("User:root is the only super user")
+            assert (reply.remark or "").startswith("User:root is the only super user")
 
     run_with_broker(tmp_path, scenario, *ON)
     run_with_broker(tmp_path, scenario, "access.enabled=true")
