@@ -1,10 +1,12 @@
 """`latermq acl import` with the files of RocketMQ: databases that its own classes wrote, and accounts of 4.x."""
 
 import io
+import json
 import tarfile
 from pathlib import Path
 
 import pytest
+from rocksdict import Options, Rdict
 
 from tests.golden.files import golden_bytes
 from tests.integration.test_access_lockout import STOPPED
@@ -53,6 +55,28 @@ def test_the_users_of_an_apache_broker_are_taken_over(apache: Path, tmp_path: Pa
     assert [row["policy"] for row in shown] == ["custom"] * 4 + ["default"] * 2
     STOPPED.run("acl", "import", str(apache / "config"), "--data", str(data))
     assert STOPPED.rows("acl", "show", "alice", "--data", str(data)) == shown
+
+
+def test_a_repeated_import_keeps_all_entries_of_a_resource(tmp_path: Path) -> None:
+    data, config = tmp_path / "data", tmp_path / "config"
+    topic = {"resourceName": "salaries", "resourcePattern": 2, "resourceType": 4}
+    entries = [
+        {"resource": topic, "actions": [1], "decision": 2, "environment": {"sourceIps": ["10.0.0.0/8"]}},
+        {"resource": topic, "actions": [1], "decision": 1},
+    ]
+    records = {
+        "users": (b"alice", {"username": "alice", "password": "s3cret", "userType": 2, "userStatus": 1}),
+        "acls": (b"User:alice", {"policies": [{"policyType": 1, "entries": entries}]}),
+    }
+    for name, (key, value) in records.items():
+        database = Rdict(str(config / name), options=Options(raw_mode=True))
+        database[key] = json.dumps(value).encode()
+        database.close()
+    data.mkdir()
+    for _ in range(2):
+        STOPPED.run("acl", "import", str(config), "--data", str(data))
+        shown = STOPPED.rows("acl", "show", "alice", "--data", str(data))
+        assert [row["decision"].lower() for row in shown] == ["deny", "allow"]
 
 
 def test_accounts_of_4x_are_taken_over_with_a_rehearsal_before(tmp_path: Path) -> None:

@@ -166,9 +166,10 @@ class Acl:
         return Decision(is_allowed=False)
 
     def merged(self, other: "Acl") -> "Acl":
-        """These entries with those of another ACL added. An entry replaces those of the same resource.
+        """These entries with those of another ACL added, which replace all of the same resources.
 
-        As in RocketMQ, only the first entries of a policy may have several for one resource, such as Allow and Deny.
+        RocketMQ keeps only the last of several that are added for one resource, unless they are the first of a policy:
+        of an Allow and a Deny that an import repeats, one would be lost.
         """
         return Acl(_merged(self.custom, other.custom), _merged(self.default, other.default))
 
@@ -183,16 +184,14 @@ NO_ACL = Acl()
 
 
 def _merged(entries: tuple[Entry, ...], added: tuple[Entry, ...]) -> Iterator[Entry]:
-    if not entries:
-        yield from added
-        return
-    latest = {entry.pattern: entry for entry in added}
-    known = {entry.pattern for entry in entries}
-    replaced = set()
+    groups: dict[Pattern, list[Entry]] = {}
+    for entry in added:
+        groups.setdefault(entry.pattern, []).append(entry)
+    replaced = set(groups)
     for entry in entries:
-        if entry.pattern not in latest:
+        if entry.pattern not in replaced:
             yield entry
-        elif entry.pattern not in replaced:
-            replaced.add(entry.pattern)
-            yield latest[entry.pattern]
-    yield from (entry for pattern, entry in latest.items() if pattern not in known)
+        elif entry.pattern in groups:
+            yield from groups.pop(entry.pattern)
+    for group in groups.values():
+        yield from group

@@ -106,14 +106,15 @@ def test_entries_are_merged_by_resource() -> None:
     assert merged.without(allow("Topic:*").pattern, is_default=True).default == ()
 
 
-def test_only_the_first_entries_of_a_policy_may_have_several_for_a_resource() -> None:
+def test_added_entries_replace_all_of_their_resource_and_none_of_them_is_lost() -> None:
     both = [allow("Topic:a", "Pub", "Sub"), deny("Topic:a", "Pub")]
     acl = Acl().merged(Acl(both))
     assert acl == Acl(both)
     assert not acl.decide(Kind.TOPIC, "a", (PUB,), "10.0.0.7").is_allowed
     assert acl.decide(Kind.TOPIC, "a", (SUB,), "10.0.0.7").is_allowed
     assert acl.merged(Acl([allow("Topic:a", "Get")])) == Acl([allow("Topic:a", "Get")])
-    assert Acl([allow("Topic:b")]).merged(Acl(both)) == Acl([allow("Topic:b"), deny("Topic:a", "Pub")])
+    assert acl.merged(Acl(both)) == acl
+    assert Acl([allow("Topic:b")]).merged(Acl(both)) == Acl([allow("Topic:b"), *both])
 
 
 def slow_decision(acl: Acl, kind: Kind, name: str, actions: tuple[object, ...]) -> Decision:
