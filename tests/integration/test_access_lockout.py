@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from latermq.access.access_file import ACCESS_PATH
+from latermq.access.changes import UserChange
+from latermq.cli.access.own_directory import StoredUsers
+from latermq.client.session.failures import RequestTimedOut
 from tests.integration.command_line import Cli
 from tests.integration.test_access_commands import ON, become
 from tests.support.serving import serving
@@ -100,3 +103,26 @@ def test_users_that_are_encrypted_are_changed_with_their_key_only(
     monkeypatch.delenv("LATERMQ_SECRET_KEY")
     error = STOPPED.run("user", "list", "--data", str(tmp_path), code=2)[1]
     assert "LATERMQ_SECRET_KEY" in error
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_new_secret_is_not_lost_with_the_answer_of_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: bool
+) -> None:
+    data, file = tmp_path / "data", tmp_path / "alice.secret"
+    STOPPED.run("user", "create", "alice", "--data", str(data))
+    update = StoredUsers.update_user
+
+    async def without_answer(self: StoredUsers, name: str, change: UserChange) -> None:
+        await update(self, name, change)
+        raise RequestTimedOut("the broker did not answer in time")
+
+    monkeypatch.setattr(StoredUsers, "update_user", without_answer)
+    command = ("user", "rotate", "alice", "--data", str(data))
+    out, _ = STOPPED.run(*command, *(("--save", str(file)) if saved else ()), code=1)
+    monkeypatch.undo()
+    secret = file.read_text().strip() if saved else out.strip()
+    # Repeated with the same secret, the command finds the change, and the replaced secret is still valid.
+    STOPPED.run(*command, "--new-secret-file", "-", stdin=secret.encode())
+    [row] = STOPPED.rows("user", "list", "--data", str(data))
+    assert row["secrets"] == 2

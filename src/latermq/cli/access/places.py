@@ -83,6 +83,13 @@ async def change_everywhere(places: Sequence[Place], change: Callable[[Place], A
         done.append(place.name)
 
 
+def may_have_changed(error: LaterMQError) -> bool:
+    """Whether a broker may have made a change before this error: its answer was lost."""
+    from latermq.client.session.failures import ConnectFailed, ConnectionLost, RequestTimedOut
+
+    return isinstance(error, (ConnectionLost, RequestTimedOut)) and not isinstance(error, ConnectFailed)
+
+
 async def require_user(places: Sequence[Place], name: str) -> None:
     """Raise NoSuchUser unless all brokers know a user."""
     for place in places:

@@ -13,6 +13,7 @@ from latermq.cli.access.places import (
     Where,
     change_everywhere,
     known_user,
+    may_have_changed,
     opened,
     require_user,
     secret_of,
@@ -199,7 +200,12 @@ def _change_with_secret(
         changed: list[str] = []
 
         async def noted(place: Place) -> None:
-            await at(place)
+            try:
+                await at(place)
+            except LaterMQError as error:
+                if may_have_changed(error):  # then the secret must not be lost
+                    changed.append(place.name)
+                raise
             changed.append(place.name)
 
         try:
