@@ -7,6 +7,7 @@ import msgspec
 
 from latermq.access.inner_credentials import FILE_NAME
 from latermq.access.users import INNER_USER
+from latermq.client.session.credentials import Credentials
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import encode_frame
 from latermq.server.broker.process import BrokerProcess
@@ -58,7 +59,8 @@ def test_administrative_requests_have_lines_and_all_others_counts(tmp_path: Path
             await send(client, "alice", secret="guess")
             await client.call(Request.GET_BROKER_CONFIG, {"AccessKey": "ghost" * 30, "Signature": "x"})
             secret = (tmp_path / FILE_NAME).read_text().strip()
-            await call(client, INNER_USER, Request.AUTH_LIST_USER, secret=secret)
+            code = Request.AUTH_LIST_USER
+            await client.call(code, Credentials(INNER_USER, secret).signed({}, b"", code))
             await call(client, "root", Request.GET_BROKER_RUNTIME_INFO)
 
     run_with_broker(tmp_path, scenario, *ON)

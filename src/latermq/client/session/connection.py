@@ -277,7 +277,7 @@ class Connections:
     ) -> bytes:
         """The frame of a request, signed if there are credentials."""
         if self.credentials is not None:
-            fields = self.credentials.signed(fields, body)
+            fields = self.credentials.signed(fields, body, code)
         chosen = self.encoding if encoding is None else encoding
         return encode_frame(code, opaque, flag=flag, encoding=chosen, fields=fields, body=body)
 

@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Final, Self
 
 from latermq.access.inner_credentials import inner_file, load_inner_secret
-from latermq.access.signatures import ACCESS_KEY, SIGNATURE, Signer, signed_content
+from latermq.access.signatures import (
+    ACCESS_KEY,
+    BOUND_REQUESTS,
+    PURPOSE,
+    SIGNATURE,
+    Signer,
+    purpose_of,
+    signed_content,
+)
 from latermq.access.users import INNER_USER
 from latermq.config import AccessConfig
 from latermq.errors import ConfigError
@@ -45,9 +53,11 @@ class Credentials:
         """The signature of a request: `content` is the values of its fields in the order of their names."""
         return self._signer.sign(content, body)
 
-    def signed(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
+    def signed(self, fields: Mapping[str, str], body: bytes, code: int = 0) -> dict[str, str]:
         """The fields of a request with the user and the signature added."""
         named = {**fields, ACCESS_KEY: self.user}
+        if code in BOUND_REQUESTS and self.user == INNER_USER:
+            named[PURPOSE] = purpose_of(self._secret, code, named, body)
         named[SIGNATURE] = self._signer.sign(signed_content(named, b""), body).decode()
         return named
 

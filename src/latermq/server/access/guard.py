@@ -14,7 +14,7 @@ import structlog
 
 from latermq.access.policies import NO_ACL, Acl, Decision
 from latermq.access.resources import UPDATE, Access, Kind
-from latermq.access.signatures import ACCESS_KEY, SIGNATURE, is_signed, signed_content
+from latermq.access.signatures import ACCESS_KEY, SIGNATURE, is_bound, is_signed, signed_content
 from latermq.access.users import INNER_USER, User, decide, refusal
 from latermq.addresses import is_loopback
 from latermq.audit.audit_log import AuditLog
@@ -289,6 +289,8 @@ class AccessGuard:
         # The name must be the one that was signed: a header could have two.
         if fields.get(ACCESS_KEY) != user.name or not is_signed(user.secrets, content, fields.get(SIGNATURE, "")):
             raise NotAuthenticated("check signature failed.")
+        if user is self._inner and not is_bound(user.secret, command.code, fields, command.body):
+            raise NotAuthenticated("the signature was made for another request.")
         return user
 
     def _log_only(self, connection: Connection, endpoint: Endpoint, command: Command, error: LaterMQError) -> None:
