@@ -4,7 +4,7 @@ While a record is in the log, the key index finds it (directory.py). Before a se
 still pending are added here, and timers that its cancels and moves end are deleted. So a timer that is due before its
 segment ages out costs nothing. All rows are in one RocksDB database, with strings separated by a zero byte:
 
-    n topic, unique key              →  entry (8), due (8), timer id (8), more (1)   the first pending timer
+    n topic, unique key              →  entry (8), due (8), timer id (8), more (1)   the first timer
     x topic, unique key, entry (8)   →  due (8), timer id (8)    a further one; `more` is 1 if there are any
     k topic, message key, unique key →  due (8)                  the message key that finds it
     c topic, unique key              →  due (8), forget at (8)   a cancelled name, kept for a second cancel
@@ -331,9 +331,13 @@ class FarNames:
     def _sweep_row(self, gone: WriteBatch, key: bytes, value: bytes, wake_ms: int, now_ms: int) -> None:
         match key[:1]:
             case b"n":
+                # A look-up or a list in progress would miss a row that moves here from the further ones.
                 row = _decode(value)
-                if row.first is not None and row.first.due_ms < wake_ms:
-                    self._forget_first(gone, key[1:], row, wake_ms)
+                if row.first is not None and row.first.due_ms < wake_ms and not self._has_further(key[1:], row):
+                    gone.delete(key)
+            case b"x":
+                if _TWO.unpack(value)[0] < wake_ms:
+                    gone.delete(key)
             case b"k":
                 if _ONE.unpack(value)[0] < wake_ms:
                     gone.delete(key)
@@ -341,18 +345,8 @@ class FarNames:
                 if _TWO.unpack(value)[1] < now_ms:
                     gone.delete(key)
 
-    def _forget_first(self, gone: WriteBatch, name: bytes, row: _Name, wake_ms: int) -> None:
-        """Delete a delivered timer, and with it the delivered ones among the further timers of its name."""
-        for one in self._further(name) if row.has_more else ():
-            if one.due_ms < wake_ms:
-                gone.delete(b"x" + name + b"\0" + _ONE.pack(one.entry))
-            else:
-                row.more[one.entry] = one
-        _promote(gone, name, row)
-        if row.first is None:
-            gone.delete(b"n" + name)
-        else:
-            gone.put(b"n" + name, row.encode())
+    def _has_further(self, name: bytes, row: _Name) -> bool:
+        return row.has_more and next(self._further(name), None) is not None
 
     def close(self) -> None:
         if self._db is not None:
