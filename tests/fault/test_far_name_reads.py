@@ -70,3 +70,10 @@ def test_one_run_reads_a_bounded_number_of_rows_of_a_name(names: FarNames, monke
         most = max(most, read[0])
     assert most <= SWEEP_ROWS + 2
     assert not list(whole(b"n")), "all of them are gone"
+
+
+def test_unique_keys_with_a_zero_byte_are_names_of_their_own(names: FarNames) -> None:
+    for name in ("a", "a\0z", "a"):
+        add(names, 2, name)
+    assert [one.entry for one in names.pending("far", "a", 0)] == [0, 1, 4, 5]
+    assert [one.entry for one in names.pending("far", "a\0z", 0)] == [2, 3]

@@ -208,7 +208,10 @@ class FarNames:
         return dict(zip(keys, map(_decode, values), strict=True))
 
     def _further(self, name: bytes) -> Iterator[FarName]:
-        for key, value in self._rows(b"x" + name + b"\0"):
+        start = b"x" + name + b"\0"
+        for key, value in self._rows(start):
+            if len(key) != len(start) + _ONE.size:
+                continue  # of a name that continues after a zero byte
             due_ms, timer_id = _TWO.unpack(value)
             yield FarName(_ONE.unpack(key[-8:])[0], timer_id, due_ms)
 
