@@ -1,12 +1,14 @@
 """Names of far timers are read while delivered ones are swept, from damaged files, and with strange unique keys."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from latermq.errors import StoreError
 from latermq.store.files.disk import FileDisk
-from latermq.timer.far.far_names import SWEEP_ROWS, FarNames
+from latermq.timer.far.far_names import FOLDER, MARKER, SWEEP_ROWS, FarNames
 from tests.fault.test_far_name_kills import waiting
 
 pytestmark = pytest.mark.real
@@ -19,8 +21,8 @@ def names(tmp_path: Path) -> Iterator[FarNames]:
     names.close()
 
 
-def swept(names: FarNames, wake_ms: int) -> None:
-    for _ in range(2):  # the second run removes the first timer of a name that has no others left
+def swept(names: FarNames, wake_ms: int, times: int = 2) -> None:
+    for _ in range(times):  # the second run removes the first timer of a name that has no others left
         names.sweep(wake_ms, wake_ms)
 
 
@@ -77,3 +79,49 @@ def test_unique_keys_with_a_zero_byte_are_names_of_their_own(names: FarNames) ->
         add(names, 2, name)
     assert [one.entry for one in names.pending("far", "a", 0)] == [0, 1, 4, 5]
     assert [one.entry for one in names.pending("far", "a\0z", 0)] == [2, 3]
+
+
+# Damaged and missing files
+
+
+def damage(names: FarNames) -> None:
+    """Overwrite the middle of the file with the rows."""
+    [path] = names._disk.library_folder(FOLDER).glob("*.sst")
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 64] = bytes(64)
+    path.write_bytes(content)
+
+
+def test_a_damaged_file_is_an_error_not_the_end_of_a_list(tmp_path: Path) -> None:
+    names = FarNames(FileDisk(tmp_path))
+    add(names, 20_000)
+    names.save()
+    names.close()
+    damage(names)
+    names = FarNames(FileDisk(tmp_path))
+    keys = [("far", b"t%d" % number) for number in range(20_000)]
+    for read in (
+        lambda: names.due_between(0, 1 << 60, b"", 1 << 30),
+        lambda: list(names.waiting(1 << 60, 0)),
+        lambda: names.known(keys, 0),
+        lambda: [list(names.pending(topic, key.decode(), 0)) for topic, key in keys],
+        lambda: swept(names, 0, times=100),
+    ):
+        with pytest.raises(StoreError, match=r"cannot read the names of far timers: Corruption.*Restore timerfarnames"):
+            read()
+    names.close()
+
+
+@pytest.mark.parametrize("lost", ["timerfarnames", "timerfarnames/CURRENT"])
+def test_a_start_without_the_folder_of_names_is_refused(tmp_path: Path, lost: str) -> None:
+    names = FarNames(FileDisk(tmp_path))
+    add(names, 10)
+    names.close()
+    path = tmp_path / lost
+    path.unlink() if path.is_file() else shutil.rmtree(path)
+    with pytest.raises(StoreError, match=r"timerfarnames is missing or incomplete.*remove both"):
+        FarNames(FileDisk(tmp_path))
+    shutil.rmtree(tmp_path / FOLDER)
+    (tmp_path / MARKER).unlink()
+    assert FarNames(FileDisk(tmp_path)).upto == 0

@@ -61,6 +61,10 @@ _WRITE_BUFFER_BYTES = 3 * SAVED_AT_ONCE_BYTES
 _BLOCK_BYTES = 16 << 10  # compressed together: names of a topic are alike
 _MERGED_FILES = 8
 SWEEP_ROWS = 1_000
+_DAMAGED = (
+    f"Restore {FOLDER} and {MARKER} from a backup, or remove both: far timers are then still delivered, but those "
+    "whose records have left the log cannot be cancelled or moved"
+)
 _FIRST = struct.Struct(">qqq?")
 _TWO = struct.Struct(">qq")
 _ONE = struct.Struct(">q")
@@ -128,6 +132,8 @@ class FarNames:
                 f"{MARKER} names a format of {FOLDER} that this release does not know: {found[:20]!r}",
                 hint="Start the release that wrote it, or a newer one",
             )
+        if not (self._disk.library_folder(FOLDER) / "CURRENT").exists():
+            raise StoreError(f"{MARKER} exists, but {FOLDER} is missing or incomplete", hint=_DAMAGED)
         db = _open(self._disk)
         if found == _FIRST_FORMAT:
             self._convert(db)
@@ -146,8 +152,9 @@ class FarNames:
     @property
     def _writable(self) -> Rdict:
         if self._db is None:
-            self._disk.replace(MARKER, _FORMAT)
-            self._db = _open(self._disk)
+            db = _open(self._disk)
+            self._disk.replace(MARKER, _FORMAT)  # last: if it exists, the database must exist
+            self._db = db
         return self._db
 
     # Adding
@@ -204,8 +211,17 @@ class FarNames:
     def _find(self, names: Iterable[bytes]) -> dict[bytes, _Name]:
         """Return what is known of each name. Most are new, which costs no read from disk."""
         keys = list(names)
-        values: Any = self._db.get([b"n" + name for name in keys]) if self._db is not None else [None] * len(keys)
+        values = self._get([b"n" + name for name in keys])
         return dict(zip(keys, map(_decode, values), strict=True))
+
+    def _get(self, keys: list[bytes]) -> list[Any]:
+        if self._db is None:
+            return [None] * len(keys)
+        try:
+            values: Any = self._db.get(keys)
+        except Exception as error:
+            raise _refused("read", error) from None
+        return list(values)
 
     def _further(self, name: bytes) -> Iterator[FarName]:
         start = b"x" + name + b"\0"
@@ -251,7 +267,7 @@ class FarNames:
             return [False] * len(names)
         plain = [_plain(topic.encode(), unique_key) for topic, unique_key in names]
         waiting = self._find(plain)
-        cancelled: Any = self._db.get([b"c" + name for name in plain])
+        cancelled = self._get([b"c" + name for name in plain])
         return [
             one is not None or self._is_pending(name, waiting[name], from_ms)
             for name, one in zip(plain, cancelled, strict=True)
@@ -266,7 +282,7 @@ class FarNames:
 
     def cancelled_due_ms(self, topic: str, unique_key: str) -> int | None:
         """Return when the cancelled timer of this name was due; None if unknown."""
-        value = self._db and self._db.get(b"c" + _plain(topic.encode(), unique_key.encode()))
+        [value] = self._get([b"c" + _plain(topic.encode(), unique_key.encode())])
         return _TWO.unpack(value)[0] if value else None
 
     def unique_keys(self, topic: str, key: str) -> Iterator[str]:
@@ -302,8 +318,17 @@ class FarNames:
         yield from self._rows_from(start, start)
 
     def _from(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        rows: Any = self._db.items(from_key=start) if self._db is not None else ()
-        yield from rows
+        if self._db is None:
+            return
+        try:
+            rows = self._db.iter()
+            rows.seek(start)
+            while rows.valid():
+                yield rows.key(), rows.value()
+                rows.next()
+            rows.status()  # raises if the rows ended because a file is damaged
+        except Exception as error:
+            raise _refused("read", error) from None
 
     # Removal
 
@@ -432,11 +457,11 @@ def _open(disk: Disk) -> Rdict:
     try:
         return Rdict(str(folder), options)
     except Exception as error:
-        raise StoreError(
-            f"RocksDB cannot open {folder.name}: {error}",
-            hint="Free disk space: it holds the names of far timers whose records have left the log",
-        ) from None
+        raise _refused(f"open {folder.name}, which holds", error) from None
 
 
 def _refused(action: str, error: Exception) -> StoreError:
-    return StoreError(f"RocksDB cannot {action} the names of far timers: {error}", hint="Free disk space")
+    is_damaged = "Corruption" in str(error)
+    return StoreError(
+        f"RocksDB cannot {action} the names of far timers: {error}", hint=_DAMAGED if is_damaged else "Free disk space"
+    )
