@@ -17,7 +17,7 @@ SIGNATURE = "Signature"
 SECURITY_TOKEN = "SecurityToken"
 PURPOSE = "Purpose"
 # Requests about users, which the inner user must sign together with their code. A signature covers neither the code nor
-# the names of fields: whoever receives any other request of the inner user could list all secrets with it.
+# the names of fields: a process that receives any other request of the inner user could list all secrets with it.
 BOUND_REQUESTS = range(3001, 3011)
 # Apache's server leaves this field out of requests by clients up to V4_9_3, which add it after signing.
 _ADDED_AFTER_SIGNING = "_UNIQUE_KEY_QUERY"
