@@ -2,6 +2,8 @@
 
 from msgspec import Struct, field
 
+_LATEST_MS = 253_402_214_400_000  # the last day of the year 9999
+
 
 class CutState(Struct):
     """One cut: later entries that are due before `frontier_ms` (U) are the broker's, and the others Spark's.
@@ -38,12 +40,20 @@ class ChosenWindow(Struct):
     is_finished: bool = False
     took_ms: int | None = None  # to build it; None if that or the rows are not known
 
+    def __post_init__(self) -> None:
+        # A driver may report any number, which must not break the state for all others.
+        if self.took_ms is not None and not 0 <= self.took_ms < _LATEST_MS:
+            self.took_ms = None
+
     @property
     def built_ms(self) -> int | None:
         """When it was built, by the clock of the builder, or when that began if it is not known how long it took."""
         _, _, rest = self.attempt.partition("-")
         begun_ms = rest.partition("-")[0]
-        return int(begun_ms) + (self.took_ms or 0) if begun_ms.isascii() and begun_ms.isdigit() else None
+        if not (begun_ms.isascii() and begun_ms.isdigit()):
+            return None
+        built_ms = int(begun_ms) + (self.took_ms or 0)
+        return built_ms if built_ms < _LATEST_MS else None
 
     @property
     def built_by(self) -> str:

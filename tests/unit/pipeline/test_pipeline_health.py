@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import pytest
 from prometheus_client import generate_latest
 
 from latermq.model.pipeline_state import ChosenWindow, PipelineState, WindowState
 from latermq.pipeline.driver.driver_metrics import FAMILIES, DriverMetrics
 from latermq.pipeline.report.health import BrokerHealth, Health, broker_health
+from latermq.protocol.remoting.pipeline import decode_state, encode_state
 
 
 def _state(**fields: Any) -> PipelineState:
@@ -31,6 +33,13 @@ def test_a_broker_reports_its_lag_and_who_built_its_windows() -> None:
     assert [(one.built_ms, one.took_ms) for one in found.last_windows] == [(1_501, 1_500), (2, None)]
     assert ChosenWindow(1, 0, 10, "by-hand").built_ms is None
     assert found.built_by == {"spark": 5}
+
+
+@pytest.mark.parametrize("took_ms", [-1, 1 << 60, 1 << 70])
+def test_odd_numbers_of_a_driver_do_not_break_the_state_of_a_broker(took_ms: int) -> None:
+    last = [ChosenWindow(1, 0, 10, f"spark-{'9' * 20}-a", took_ms=took_ms), ChosenWindow(2, 10, 20, "spark-5-a")]
+    state = decode_state(encode_state(_state(last_windows=last)))
+    assert [(one.built_ms, one.took_ms) for one in state.last_windows] == [(None, None), (5, None)]
 
 
 def test_a_broker_that_never_had_a_driver_has_no_lag() -> None:
