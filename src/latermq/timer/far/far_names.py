@@ -214,7 +214,7 @@ class FarNames:
         values = self._get([b"n" + name for name in keys])
         return dict(zip(keys, map(_decode, values), strict=True))
 
-    def _get(self, keys: list[bytes]) -> list[Any]:
+    def _get(self, keys: list[Any]) -> list[Any]:
         if self._db is None:
             return [None] * len(keys)
         try:
