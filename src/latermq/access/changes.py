@@ -27,6 +27,9 @@ class UserChange(NamedTuple):
     keeps_previous: bool = False  # the replaced secret stays valid
     drops_previous: bool = False  # only the latest secret stays valid
 
+    def __repr__(self) -> str:
+        return f"UserChange(is_super={self.is_super}, is_enabled={self.is_enabled})"  # without the secret
+
 
 class KnownUser(NamedTuple):
     """A user as administrators see it."""
@@ -36,6 +39,9 @@ class KnownUser(NamedTuple):
     is_enabled: bool
     has_previous: bool  # two secrets are valid
     secret: str | None  # None: not shown to whom asked
+
+    def __repr__(self) -> str:
+        return f"KnownUser({self.name!r})"  # without the secret
 
 
 class Editor:

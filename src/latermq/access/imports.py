@@ -37,6 +37,9 @@ class ImportedUser(NamedTuple):
     is_enabled: bool
     acl: Acl
 
+    def __repr__(self) -> str:
+        return f"ImportedUser({self.name!r})"  # without the secret
+
 
 class LeftOut(NamedTuple):
     """Something that has no counterpart."""

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from latermq.access.access_file import ACCESS_PATH, decode_access, encode_access, new_seal
-from latermq.access.changes import Editor, Limits, UserChange
+from latermq.access.changes import Editor, KnownUser, Limits, UserChange
+from latermq.access.imports import ImportedUser
 from latermq.access.inner_credentials import load_inner_secret, load_or_create_inner_secret
-from latermq.access.policies import Acl, parse_entry
-from latermq.access.users import NO_USERS, AccessState
+from latermq.access.policies import NO_ACL, Acl, parse_entry
+from latermq.access.users import NO_USERS, AccessState, User
+from latermq.client.session.credentials import Credentials
 from latermq.errors import ConfigError, CorruptStore, LaterMQError, NoPermission
 
+SHOWN_NOWHERE = "s3cr3t"
 KEY = "correct horse battery staple"
 ACL = Acl([parse_entry("Topic:orders", ["Pub"], ["10.0.0.0/8"], "Allow")], [parse_entry("*", ["All"], [], "Deny")])
 
@@ -189,3 +192,18 @@ def test_the_inner_secret_is_created_once_and_private(tmp_path: Path) -> None:
         load_inner_secret(path)
     with pytest.raises(ConfigError, match="cannot read"):
         load_inner_secret(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        User(name="alice", secret=SHOWN_NOWHERE, previous_secret=SHOWN_NOWHERE),
+        UserChange(secret=SHOWN_NOWHERE),
+        KnownUser("alice", is_super=False, is_enabled=True, has_previous=False, secret=SHOWN_NOWHERE),
+        ImportedUser("alice", SHOWN_NOWHERE, is_super=False, is_enabled=True, acl=NO_ACL),
+        Credentials("alice", SHOWN_NOWHERE),
+    ],
+    ids=lambda shown: type(shown).__name__,
+)
+def test_no_secret_is_shown(shown: object) -> None:
+    assert SHOWN_NOWHERE not in f"{shown} {shown!r}"
