@@ -67,7 +67,13 @@ def consumer(new_user: NewUser, topic: str, group: str) -> dict[str, str]:
 
 # A client that may not look up the route of a topic does not get as far as a broker. One that has failed before, or
 # whose neighbours have, is slowed down, and may give up before it is told why.
-SLOWED = ("No route info of this topic", "call timeout", "send request to", "wait response on the channel")
+SLOWED = (
+    "No route info of this topic",
+    "The broker service address not found",
+    "call timeout",
+    "send request to",
+    "wait response on the channel",
+)
 ANY_REASON = "check signature failed. has no permission is not found. is disabled."
 
 
