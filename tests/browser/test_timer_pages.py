@@ -152,7 +152,8 @@ def test_a_bar_of_the_overview_opens_its_timers(tab: Watched, client: HttpClient
     assert client.post("/api/v1/timers", {"topic": "far", "body": "x", "key": "in-a-day", "delay": "30h"}).status == 201
     page = tab.page
     page.goto("/")
-    bar = page.get_by_role("link", name=re.compile("due in 1.* days? to")).last
+    # Other files of tests on the same server have later timers.
+    bar = page.get_by_role("link", name=re.compile("due in 1.* days? to")).first
     bar.focus()
     bar.press("Enter")
     expect(page.locator("#results")).to_contain_text("in-a-day")
