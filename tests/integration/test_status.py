@@ -39,7 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
-    with serving(folder / "data", "--set", "broker.register_every=200ms", grpc=True, http=True) as server:
+    # A test kills the broker, which then still knows the offset of the group.
+    quick = ("--set", "broker.register_every=200ms", "--set", "broker.offset_save_every=100ms")
+    with serving(folder / "data", *quick, grpc=True, http=True) as server:
         with blocking.Admin(server.namesrv) as admin, blocking.Producer(server.namesrv) as producer:
             wait_until(admin.brokers, 30, "the broker is registered")
             admin.create_topic("orders", queues=1)
