@@ -293,10 +293,11 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The HTTP API and the web console."""
 
-    host: str = "127.0.0.1"  # the address to listen on; any other than loopback needs a token
+    host: str = "127.0.0.1"  # the address to listen on; any other than loopback needs users or a token
     port: int = 8080
     namesrv: str = ""  # name servers, `host:port;host:port`; empty: those of server.namesrv
-    # The secret that clients send as `Authorization: Bearer …`. Empty: no authentication, on loopback only.
+    # The secret that clients send as `Authorization: Bearer …`. Empty: users only (access.enabled),
+    # or no authentication, on loopback only.
     token: str = ""
     tls: bool = False  # whether it accepts HTTPS with the certificate of tls.cert, and nothing else
     # Names under which clients reach this process, separated by semicolons, such as that of a reverse proxy. Addresses,
@@ -605,7 +606,7 @@ def _check(config: Config) -> None:
         raise ConfigError("timer.log_file must be at least 4096 bytes")
     check_pipeline(config.pipeline)
     _check_proxy(config.proxy)
-    _check_http(config.http)
+    _check_http(config.http, has_users=config.access.enabled and config.access.mode == "enforce")
     _check_access(config.access)
     _check_audit(config.audit)
     _check_tls(config)
@@ -711,7 +712,7 @@ def _check_tls(config: Config) -> None:
             raise ConfigError(f"tls.{key} must be above 0")
 
 
-def _check_http(http: HttpConfig) -> None:
+def _check_http(http: HttpConfig, *, has_users: bool) -> None:
     if not 0 <= http.port <= 65_535:
         raise ConfigError(f"http.port must be 0–65535, not {http.port}")
     if http.token and not (len(http.token) >= MIN_TOKEN_CHARS and _TOKEN(http.token)):
@@ -719,10 +720,10 @@ def _check_http(http: HttpConfig) -> None:
             f"http.token must have at least {MIN_TOKEN_CHARS} characters: letters, digits and -._~+/=",
             hint="Create one: openssl rand -hex 32",
         )
-    if not is_loopback(http.host) and not http.token:
+    if not is_loopback(http.host) and not http.token and not has_users:
         raise ConfigError(
             f"http.host is {http.host}, which other machines can reach, and http.token is empty",
-            hint="Set http.token to the output of openssl rand -hex 32, or http.host to 127.0.0.1",
+            hint="Set access.enabled, http.token to the output of openssl rand -hex 32, or http.host to 127.0.0.1",
         )
     if http.max_held < http.max_body:
         raise ConfigError("http.max_held must be at least http.max_body")

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from latermq.access import failed_attempts
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.server.access import failed_attempts, guard
+from latermq.server.access import guard
 from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import run_with_broker, send_fields
 from tests.integration.raw_client import RawClient, connect

@@ -1,5 +1,6 @@
 """A server that checks users: its own processes have the inner credentials, so all of its parts work."""
 
+import base64
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,14 +48,18 @@ def test_the_broker_registers_and_topics_get_routes(server: Server) -> None:
         assert [broker.brokerName for broker in admin.brokers()] == ["broker-a"]
 
 
-def test_the_console_collects_the_state_of_the_broker(server: Server) -> None:
-    client = HttpClient(int(server.http.rpartition(":")[2]))
-    state = wait_until(lambda: (found := client.get("/api/v1/state").json)["brokers"] and found, 30, "its state")
+def test_the_console_collects_the_state_of_the_broker(server: Server, data: Path) -> None:
+    port = int(server.http.rpartition(":")[2])
+    assert HttpClient(port).get("/api/v1/state").status == 401
+    pair = base64.b64encode(b"root:r00t").decode()
+    client = HttpClient(port, {"Authorization": f"Basic {pair}"})
+    state = wait_until(lambda: (found := client.get("/api/v1/state").json).get("brokers") and found, 30, "its state")
     [broker] = state["brokers"]
     assert (broker["broker"], broker.get("error", "")) == ("broker-a", "")
     assert broker["started_ms"] > 0
     timer = client.post("/api/v1/timers", {"topic": "orders", "body": "x", "delay": "1h", "key": "k"})
     assert timer.status in (200, 201), timer.body
+    wait_until(lambda: '"user":"root"' in (data / "audit" / "http.jsonl").read_text(), 10, "the line of the change")
 
 
 def test_status_signs_with_the_secret_in_the_data_directory(

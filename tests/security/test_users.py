@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from latermq.access import failed_attempts
 from latermq.errors import LaterMQError
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_frame
-from latermq.server.access import failed_attempts
 from latermq.server.access.users import MAX_FAILURES
 from latermq.server.broker.process import BrokerProcess
 from tests.bench.attacks import ATTACKS, BROKER, Attack

@@ -14,13 +14,13 @@ from latermq.clock import Clock
 from latermq.config import HttpConfig
 from latermq.http.access_log import AccessLog
 from latermq.http.problems import HttpError, internal_error, problem_response
+from latermq.http.security.credentials import CredentialsGuard
 from latermq.http.security.csrf import CsrfGuard
 from latermq.http.security.origins import OriginGuard
 from latermq.http.security.rates import RateGuard, Rates
 from latermq.http.security.requests_in_progress import RequestsInProgress
-from latermq.http.security.roles import Users
 from latermq.http.security.sessions import Sessions
-from latermq.http.security.token import TokenGuard
+from latermq.http.security.sign_in import SignIn
 
 Refusal = Callable[[Request, HttpError], Response]
 
@@ -33,7 +33,7 @@ class ConsoleApp:
         config: HttpConfig,
         clock: Clock,
         routes: Sequence[BaseRoute],
-        users: Users | None,
+        sign_in: SignIn,
         sessions: Sessions,
         error_page: Refusal,
     ) -> None:
@@ -42,7 +42,7 @@ class ConsoleApp:
         router.router.redirect_slashes = False
         self.rates = Rates(clock, config.rate, config.max_rate_clients)
         self.in_progress = RequestsInProgress(CsrfGuard(router, sessions), config)
-        guarded: ASGIApp = TokenGuard(self.in_progress, users, sessions)
+        guarded: ASGIApp = CredentialsGuard(self.in_progress, sign_in, sessions)
         guarded = OriginGuard(
             guarded, [config.host, *(name.strip() for name in config.hosts.split(";") if name.strip())]
         )

@@ -1,6 +1,6 @@
 """Rows of the route table: what a request carries, who answers it, and with what. /openapi.json lists the same rows."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -11,13 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from latermq.errors import InvalidParameter, LaterMQError, MalformedRequest
+from latermq.access.resources import Access
+from latermq.errors import InvalidParameter, LaterMQError, MalformedRequest, NoPermission
 from latermq.http.problems import HttpError, problem_response
-from latermq.http.security.roles import Role, check_role, default_role, identity_of
+from latermq.http.security.roles import Identity, Role, check_role, default_role, identity_of
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 _MAX_PARAMETERS = 32
+
+
+def _permit_all(access: Access) -> None:
+    """Of a console without users."""
 
 
 class Call(NamedTuple):
@@ -27,6 +32,10 @@ class Call(NamedTuple):
     query: Any  # the row's query struct
     body: Any  # the row's body struct, or bytes if the row decodes the body itself
     headers: Headers
+    permit: Callable[[Access], None] = _permit_all  # checks what turns out only while the request is handled
+
+
+Rule = Callable[[Call], Sequence[Access]]
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,7 @@ class Endpoint:
     headers: tuple[HeaderField, ...] = ()
     meaning: str = ""
     role: Role | None = None  # by default viewer for GET, and operator for others
+    access: Rule | None = None  # what a user of the cluster needs; None: always refused
 
     @property
     def needed_role(self) -> Role:
@@ -95,10 +105,14 @@ class _Service:
 
     async def serve(self, request: Request) -> Response:
         try:
-            check_role(identity_of(request.scope), self._row.needed_role)
+            identity = identity_of(request.scope)
+            if identity.rights is None:  # before the body is decoded
+                check_role(identity, self._row.needed_role)
             body = await self._body(request)
             query = self._query(request.query_params)
-            answer = await self._row.handler(Call(request.path_params, query, body, request.headers))
+            answer = await permitted_answer(
+                self._row, identity, Call(request.path_params, query, body, request.headers)
+            )
         except LaterMQError as error:
             return problem_response(error)
         if isinstance(answer.body, AsyncIterator):
@@ -140,6 +154,37 @@ class _Service:
         except msgspec.ValidationError as error:
             known = ", ".join(field.encode_name for field in msgspec.structs.fields(self._row.query))
             raise InvalidParameter(f"the query is not valid: {error}", hint=f"Parameters: {known}") from None
+
+
+async def permitted_answer(row: Endpoint, identity: Identity, call: Call) -> Answer:
+    """Answer a call if its sender may make it. Changes by users are in the audit log."""
+    rights = identity.rights
+    if rights is None:
+        check_role(identity, row.needed_role)
+        return await row.handler(call)
+    request, details = f"{row.method} {row.path}", dict(call.path)
+    is_change = row.needed_role > Role.VIEWER and not getattr(call.body, "dry_run", False)
+    rights.check(request, _accesses(row, call), details, is_change=is_change)
+    try:
+        return await row.handler(call._replace(permit=rights.permit))
+    except LaterMQError as error:
+        if is_change:
+            rights.failed(request, error.message, details)
+        raise
+
+
+def check_access(row: Endpoint, identity: Identity, call: Call) -> None:
+    """Refuse to show what others have asked for, if this visitor may not see it."""
+    if identity.rights is None:
+        check_role(identity, row.needed_role)
+    else:
+        identity.rights.check(f"{row.method} {row.path}", _accesses(row, call), {}, is_change=False)
+
+
+def _accesses(row: Endpoint, call: Call) -> Sequence[Access]:
+    if row.access is None:
+        raise NoPermission(f"{row.method} {row.path} has no rule, so it is refused", hint="Report this defect")
+    return row.access(call)
 
 
 def decode_json(decode: Callable[[bytes], Any], body: bytes) -> Any:

@@ -13,6 +13,7 @@ from latermq.client.session.credentials import own_credentials
 from latermq.clock import Clock, SystemClock
 from latermq.config import Config
 from latermq.http.alerts.monitor import AlertMonitor
+from latermq.http.api.access_rules import with_rules
 from latermq.http.api.alerts import AlertApi
 from latermq.http.api.cluster import ClusterApi
 from latermq.http.api.dead_letter_export import DeadLetterExportApi
@@ -47,8 +48,9 @@ from latermq.http.jobs.work import Work
 from latermq.http.listener import HttpListener
 from latermq.http.metrics import ConsoleMetrics
 from latermq.http.openapi import OpenApi
+from latermq.http.security.cluster_users import ClusterUsers
 from latermq.http.security.sessions import Sessions
-from latermq.http.security.token import SharedToken
+from latermq.http.security.sign_in import SignIn
 from latermq.tls.client import own_tls
 from latermq.tls.front import TlsFront
 from latermq.tls.reloading import ReloadedContext
@@ -85,11 +87,13 @@ class ConsoleProcess:
         self.collector = Collector(self._cluster.collect, config.http.max_streams, watch_every_s)
         self.metrics = ConsoleMetrics(config, lambda: self.address, self.statistics)
         self.endpoints = self._endpoints(density, clock)
-        users = SharedToken(config.http.token) if config.http.token else None
-        sessions = Sessions(config.http.token, config.http.session_timeout, clock)
-        console = Console(self.endpoints, self.collector, users, sessions, clock, config)
+        checks_users = config.access.enabled and config.access.mode == "enforce"
+        self._users = ClusterUsers(config, clock, self.brokers.masters) if checks_users else None
+        self.sign_in = SignIn(config.http.token, self._users, clock)
+        sessions = Sessions(self._session_secret, config.http.session_timeout, clock)
+        console = Console(self.endpoints, self.collector, self.sign_in, sessions, clock, config)
         routes = [*routes_of(self.endpoints), *LiveApi(self.collector, config.http).routes, *console.routes]
-        self.app = ConsoleApp(config.http, clock, routes, users, sessions, console.problem)
+        self.app = ConsoleApp(config.http, clock, routes, self.sign_in, sessions, console.problem)
         self._contexts: ReloadedContext | None = None
         front = None
         if config.http.tls:
@@ -103,6 +107,11 @@ class ConsoleProcess:
         """Where it listens."""
         host = self._config.http.host
         return f"[{host}]:{self.listener.port}" if ":" in host else f"{host}:{self.listener.port}"
+
+    @property
+    def _session_secret(self) -> str:
+        token = self._config.http.token
+        return token if self._users is None else f"{token} {self._users.session_secret}"
 
     def statistics(self) -> dict[str, int]:
         """How much of each limit is used, and what was refused."""
@@ -132,6 +141,8 @@ class ConsoleProcess:
         if self._contexts is not None:
             self._contexts.watch(self._config.tls.reload_every / 1000)
         await self.listener.start()
+        if self._users is not None:
+            self._users.start()
         await self.jobs.start()
         self.alerts.start()
         self.collector.watch()
@@ -143,6 +154,8 @@ class ConsoleProcess:
             await self._contexts.close()
         await self.jobs.close()
         await self.alerts.close()
+        if self._users is not None:
+            await self._users.close()
         self._far.close()
         for client in (self._producer, self._reader, self.brokers):
             await client.close()
@@ -175,7 +188,7 @@ class ConsoleProcess:
             *PipelineApi(brokers, self._far).endpoints,
             *AlertApi(self.alerts, self._cluster.collect, clock).endpoints,
         ]
-        return [*rows, *OpenApi(rows).endpoints]
+        return with_rules([*rows, *OpenApi(rows).endpoints])
 
 
 def run_console(config: Config, ready: Callable[[str], None]) -> int:

@@ -20,7 +20,9 @@ def console(
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option("--host", metavar="H", help="Address to listen on; other than loopback requires http.token."),
+        typer.Option(
+            "--host", metavar="H", help="Address to listen on; other than loopback requires users or http.token."
+        ),
     ] = None,
     port: Annotated[
         int | None, typer.Option("--port", metavar="P", min=0, max=65535, help="Port to listen on; 0 picks a free one.")

@@ -7,10 +7,12 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from latermq.access.resources import PUB
 from latermq.client import Message, MessageQueue, Producer, PullConsumer, UnreadableBody
 from latermq.client.dead_letters import as_sent, find_dead_letter, original_topic, reason_of, topic_of
 from latermq.config import HttpConfig
 from latermq.errors import InvalidParameter, LaterMQError, QueryNotFound, TopicNotFound
+from latermq.http.api.access_rules import topic_access
 from latermq.http.api.topics import Limit, MessageInfo, message_info
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
@@ -174,15 +176,17 @@ class DeadLetterApi:
         if resend.topic:
             check_topic(resend.topic)
         known: set[str] = set()
-        rows = [await self._resend_one(topic, message_id, resend, known) for message_id in resend.ids]
+        rows = [await self._resend_one(call, topic, message_id, known) for message_id in resend.ids]
         return Answer(ResendReport(resend.dry_run, rows))
 
-    async def _resend_one(self, source: str, message_id: str, resend: Resend, known: set[str]) -> Resent:
+    async def _resend_one(self, call: Call, source: str, message_id: str, known: set[str]) -> Resent:
+        resend: Resend = call.body
         try:
             message = await find_dead_letter(self._brokers, source, message_id)
             topic = resend.topic or original_topic(message)
             if not topic:
                 raise QueryNotFound("the dead letter does not name its original topic", hint="Set topic")
+            call.permit(topic_access(topic, PUB))
             if topic not in known:
                 # The send would auto-create it, and no group would consume it.
                 await self._brokers.route(topic)

@@ -7,10 +7,12 @@ from http import HTTPStatus
 
 import msgspec
 
+from latermq.access.resources import PUB
 from latermq.client.scheduling.rows import Row
 from latermq.client.scheduling.scheduler import TimerScheduler
 from latermq.config import HttpConfig
 from latermq.errors import LaterMQError
+from latermq.http.api.access_rules import topic_access
 from latermq.http.api.timers import IDEMPOTENCY_KEY, idempotency_key
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import NDJSON, Answer, Call, Endpoint, decode_json
@@ -90,7 +92,9 @@ class TimerBatchApi:
             keys = _unique_keys(job, lines, first, last)
             for number in range(first, last):
                 try:
-                    rows.append(row_of(decode_json(self._decode, lines[number]), keys[number - first]))
+                    new = decode_json(self._decode, lines[number])
+                    call.permit(topic_access(new.topic, PUB))
+                    rows.append(row_of(new, keys[number - first]))
                 except LaterMQError as error:
                     results[number] = _refused(number, error)
                 else:

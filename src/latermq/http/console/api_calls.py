@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 from starlette.datastructures import Headers
 
+from latermq.access.resources import Access
 from latermq.errors import InvalidParameter
+from latermq.http.api.access_rules import Fixed
 from latermq.http.api.cluster import LiveState
 from latermq.http.collector import Collector
-from latermq.http.endpoint import Answer, Call, Endpoint
-from latermq.http.security.roles import Identity, check_role
+from latermq.http.endpoint import Answer, Call, Endpoint, check_access, permitted_answer
+from latermq.http.security.roles import EVERYBODY, Identity, Role
 
 MAX_RECENT = 256  # answers that visitors share; above it the one that was used least recently is forgotten
 
@@ -45,7 +47,7 @@ class Api:
         known = self._recent.get(key)
         # A slow answer is waited for, however old the question: asking again would make it slower.
         if known is None or (known[1].done() and (loop.time() - known[0] >= max_age_s or known[1].exception())):
-            known = loop.time(), loop.create_task(call_row(row, query, None, None, parts))
+            known = loop.time(), loop.create_task(call_row(row, EVERYBODY, query, None, None, parts))
             known[1].add_done_callback(lambda task: task.cancelled() or task.exception())  # all waiters may have gone
             self._recent[key] = known
         self._recent.move_to_end(key)
@@ -62,9 +64,19 @@ class ApiCalls:
         self._identity = identity
 
     def has(self, method: str, path: str) -> bool:
-        """Whether the API has a row, and this visitor the role for it."""
+        """Whether the API has a row that this visitor may request, at least for some topic or group."""
         row = self._api.find(method, path)
-        return row is not None and self._identity.role >= row.needed_role
+        if row is None:
+            return False
+        rights = self._identity.rights
+        if rights is not None and isinstance(row.access, Fixed):
+            return rights.may(row.access.accesses)
+        return self._identity.role >= row.needed_role
+
+    def may(self, *accesses: Access) -> bool:
+        """Whether this visitor may change these resources."""
+        rights = self._identity.rights
+        return self._identity.role >= Role.OPERATOR if rights is None else rights.may(accesses)
 
     async def get(
         self, path: str, query: Mapping[str, Any] | None = None, parts: Mapping[str, str] | None = None
@@ -81,7 +93,9 @@ class ApiCalls:
         max_age_s: float,
     ) -> Any:
         """Return the struct that a GET is answered with, at most so old and shared by all visitors."""
-        return await self._api.recent(self._row("GET", path), query or {}, parts or {}, max_age_s)
+        row = self._row("GET", path)
+        check_access(row, self._identity, _decoded(row, query, None, None, parts))
+        return await self._api.recent(row, query or {}, parts or {}, max_age_s)
 
     async def call(
         self,
@@ -94,31 +108,43 @@ class ApiCalls:
         parts: Mapping[str, str] | None = None,
     ) -> Answer:
         """Call a row. `query` and `body` are converted to the row's structs; empty values of the query are left out."""
-        return await call_row(self._row(method, path), query, body, headers, parts)
+        return await call_row(self._row(method, path), self._identity, query, body, headers, parts)
 
     async def state(self) -> LiveState:
         """Return the state of all brokers, at most a second old and shared by all visitors."""
+        row = self._row("GET", "/api/v1/state")
+        check_access(row, self._identity, _decoded(row, None, None, None, None))
         return await self._api.state()
 
     def _row(self, method: str, path: str) -> Endpoint:
         row = self._api.find(method, path)
         assert row is not None, f"the API has no {method} {path}"
-        check_role(self._identity, row.needed_role)
         return row
 
 
 async def call_row(
     row: Endpoint,
+    identity: Identity,
     query: Mapping[str, Any] | None,
     body: Any,
     headers: Mapping[str, str] | None,
     parts: Mapping[str, str] | None,
 ) -> Answer:
     """Call a row with values that are not converted yet."""
+    return await permitted_answer(row, identity, _decoded(row, query, body, headers, parts))
+
+
+def _decoded(
+    row: Endpoint,
+    query: Mapping[str, Any] | None,
+    body: Any,
+    headers: Mapping[str, str] | None,
+    parts: Mapping[str, str] | None,
+) -> Call:
     given = {name: value for name, value in (query or {}).items() if value not in ("", None)}
     try:
         decoded = msgspec.convert(given, row.query, strict=False) if row.query is not None else None
         sent = msgspec.convert(body, row.body) if row.body is not None and isinstance(body, dict) else body
     except msgspec.ValidationError as error:
         raise InvalidParameter(f"a value is not valid: {error}") from None
-    return await row.handler(Call(parts or {}, decoded, sent, Headers(dict(headers or {}))))
+    return Call(parts or {}, decoded, sent, Headers(dict(headers or {})))

@@ -7,6 +7,7 @@ import json
 import shlex
 from typing import Any, NamedTuple
 
+from latermq.client.session.credentials import SECRET, USER
 from latermq.config import Duration
 
 TOKEN_VARIABLE = "LATERMQ_HTTP_TOKEN"  # the variable of the setting http.token; the token itself is never shown
@@ -17,7 +18,8 @@ class Servers(NamedTuple):
 
     url: str
     namesrv: str
-    needs_token: bool
+    needs_token: bool = False
+    needs_user: bool = False
 
 
 class CodeCall(NamedTuple):
@@ -40,11 +42,15 @@ def calls_of(timer: dict[str, Any], servers: Servers) -> list[CodeCall]:
 def _curl(timer: dict[str, Any], servers: Servers) -> str:
     body = json.dumps(timer, ensure_ascii=False)
     # Double quotes, so that the shell replaces the variable.
-    token = [f'  -H "Authorization: Bearer ${TOKEN_VARIABLE}" \\'] if servers.needs_token else []
+    credentials = []
+    if servers.needs_user:
+        credentials = [f'  --user "${USER}:${SECRET}" \\']
+    elif servers.needs_token:
+        credentials = [f'  -H "Authorization: Bearer ${TOKEN_VARIABLE}" \\']
     return "\n".join(
         (
             f"curl {shlex.quote(servers.url + '/api/v1/timers')} \\",
-            *token,
+            *credentials,
             "  -H 'Content-Type: application/json' \\",
             f"  --data-raw {shlex.quote(body)}",
         )

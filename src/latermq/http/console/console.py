@@ -24,9 +24,11 @@ from latermq.http.console.pages import PAGES
 from latermq.http.console.rendering import Templates
 from latermq.http.endpoint import Endpoint
 from latermq.http.problems import HttpError, problem_of
+from latermq.http.security.credentials import source_of
 from latermq.http.security.csrf import FORM
-from latermq.http.security.roles import Identity, Role, Users, check_role, default_role, identity_of
+from latermq.http.security.roles import Identity, Role, check_role, default_role, identity_of
 from latermq.http.security.sessions import Sessions
+from latermq.http.security.sign_in import SignIn
 from latermq.http.security.token import LOGIN_PATH
 
 LOGOUT_PATH = "/logout"
@@ -46,18 +48,18 @@ class Console:
         self,
         endpoints: list[Endpoint],
         collector: Collector,
-        users: Users | None,
+        sign_in: SignIn,
         sessions: Sessions,
         clock: Clock,
         config: Config,
         pages: Sequence[Page] = PAGES,
     ) -> None:
-        """`endpoints` are the rows of the API. Without users there is no login."""
+        """`endpoints` are the rows of the API. Without users and a token there is no login."""
         self._api = Api(endpoints, collector)
         self._clock = clock
         self._scheme = "https" if config.http.tls else "http"
         self._namesrv = name_servers_of(config)
-        self._users = users
+        self._sign_in = sign_in
         self._sessions = sessions
         self._pages = pages
         self._assets = Assets()
@@ -110,12 +112,16 @@ class Console:
         self, request: Request, view: View, page: Page | None, headers: Mapping[str, str] | None = None
     ) -> Response:
         identity = identity_of(request.scope)
+        api = ApiCalls(self._api, identity)
         frame = {
             "title": view.title or (page.name if page is not None else ""),
             "here": page,
-            "pages": self._pages if self._is_in(identity) else (),
+            "pages": [one for one in self._pages if all(api.has("GET", path) for path in one.needs)]
+            if self._is_in(identity)
+            else (),
             "identity": identity,
             "is_operator": identity.role >= Role.OPERATOR,
+            "may_run_jobs": identity.role >= Role.OPERATOR and api.has("POST", "/api/v1/jobs/{id}/abort"),
             "csrf": self._sessions.csrf_token(identity.session),
             "done": page.notes.get(request.query_params.get("done", ""), "") if page is not None else "",
         }
@@ -133,30 +139,28 @@ class Console:
         name = urlsplit(f"//{host}").hostname or ""
         own = f"[{name}]" if ":" in name else name
         namesrv = ";".join(reached_from(own, server) for server in self._namesrv.split(";"))
-        return Servers(f"{self._scheme}://{host}", namesrv, self._users is not None)
+        return Servers(f"{self._scheme}://{host}", namesrv, self._sign_in.has_token, self._sign_in.has_users)
 
     def _is_in(self, identity: Identity) -> bool:
-        return self._users is None or bool(identity.name)
+        return not self._sign_in.is_needed or bool(identity.name)
 
     async def _login_page(self, request: Request) -> Response:
         wanted = _own_path(request.query_params.get("next", ""))
         if self._is_in(identity_of(request.scope)):
             return RedirectResponse(wanted, HTTPStatus.SEE_OTHER)
-        return self._page_response(request, View("login.html", {"next": wanted, "error": ""}, "Sign in"), None)
+        return self._sign_in_page(request, wanted)
 
     async def _login(self, request: Request) -> Response:
-        if self._users is None:
+        if not self._sign_in.is_needed:
             return RedirectResponse("/", HTTPStatus.SEE_OTHER)
         try:
             form = await _form(request)
+            identity = await self._identified(form, source_of(request.scope))
         except LaterMQError as error:
             return self.problem(request, error)
         wanted = _own_path(form.get("next", ""))
-        identity = self._users.identify(form.get("token", "").strip())
         if identity is None:
-            shown = {"next": wanted, "error": "This token is not the one in http.token."}
-            view = View("login.html", shown, "Sign in", HTTPStatus.UNAUTHORIZED)
-            return self._page_response(request, view, None)
+            return self._sign_in_page(request, wanted, form)
         response = RedirectResponse(wanted, HTTPStatus.SEE_OTHER)
         response.set_cookie(
             self._sessions.cookie_name,
@@ -168,6 +172,32 @@ class Console:
             secure=request.headers.get("origin", "").startswith("https://"),
         )
         return response
+
+    async def _identified(self, form: ImmutableMultiDict[str, str], source: str) -> Identity | None:
+        if form.get("token") or not self._sign_in.has_users:
+            return await self._sign_in.by_token(form.get("token", "").strip(), source)
+        return await self._sign_in.by_secret(form.get("user", "").strip(), form.get("secret", ""), source)
+
+    def _sign_in_page(
+        self, request: Request, wanted: str, refused: ImmutableMultiDict[str, str] | None = None
+    ) -> Response:
+        error = ""
+        if refused is not None:
+            by_token = refused.get("token") or not self._sign_in.has_users
+            error = (
+                "This token is not the one in http.token."
+                if by_token
+                else "The user or the secret is wrong, or the user is disabled."
+            )
+        shown = {
+            "next": wanted,
+            "error": error,
+            "user": refused.get("user", "") if refused is not None else "",
+            "has_users": self._sign_in.has_users,
+            "has_token": self._sign_in.has_token,
+        }
+        status = HTTPStatus.OK if refused is None else HTTPStatus.UNAUTHORIZED
+        return self._page_response(request, View("login.html", shown, "Sign in", status), None)
 
     async def _logout(self, request: Request) -> Response:
         self._sessions.end(identity_of(request.scope).session)

@@ -66,6 +66,8 @@ class Page:
 
     name: str
     rows: Sequence[PageRow]
+    # Paths of the API without which the page shows nothing. The navigation leaves it out for those who may not.
+    needs: Sequence[str] = ()
     notes: Mapping[str, str] = field(default_factory=dict)  # what is said after a change, by key
     # Paths that show every state of the page without a cluster's data, for tests that visit all pages.
     examples: Sequence[str] = ()

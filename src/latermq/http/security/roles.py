@@ -1,11 +1,13 @@
 """Who sends a request, and what that person or program may do."""
 
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
 from starlette.types import Scope
 
+from latermq.access.resources import Access
 from latermq.http.problems import HttpError
 
 _SCOPE_KEY = "latermq.identity"
@@ -24,20 +26,39 @@ class Role(IntEnum):
         return self.name.lower()
 
 
+class Rights(Protocol):
+    """What a user of the cluster may do, by the policies of this moment."""
+
+    def may(self, accesses: Iterable[Access]) -> bool:
+        """Whether all of this is permitted."""
+        ...
+
+    def check(self, request: str, accesses: Iterable[Access], details: Mapping[str, str], *, is_change: bool) -> None:
+        """Note a request in the audit log. Raises NoPermission."""
+        ...
+
+    def permit(self, access: Access) -> None:
+        """Check what turns out only while a request is handled. Raises NoPermission."""
+        ...
+
+    def failed(self, request: str, reason: str, details: Mapping[str, str]) -> None:
+        """Note that a permitted change was not carried out."""
+        ...
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the user has not changed since it was authenticated."""
+        ...
+
+
 class Identity(NamedTuple):
     """A user whose credentials were accepted."""
 
     name: str
     role: Role
     session: str = ""  # the id of the browser's session; empty for tokens and open access
-
-
-class Users(Protocol):
-    """Those who may use the console."""
-
-    def identify(self, secret: str) -> Identity | None:
-        """Return whose secret this is, or None."""
-        ...
+    version: str = ""  # of the user, to which a session is bound; empty for tokens and open access
+    rights: Rights | None = None  # None: the role decides alone
 
 
 NOBODY = Identity("", Role.VIEWER)  # on paths that are open to all

@@ -1,7 +1,8 @@
 """Sessions of browsers: a signed cookie that names them until they expire, and tokens against cross-site requests.
 
-The cookie is all there is: any console with the same token accepts it, also after a restart. Another token ends all
-sessions. Sessions that were ended by a logout are remembered by the process that ended them.
+The cookie is all there is: any console with the same secret accepts it, also after a restart. Another secret ends all
+sessions. That of a user ends with any change of this user. Sessions that were ended by a logout are remembered by the
+process that ended them.
 """
 
 import base64
@@ -30,13 +31,14 @@ class _Session(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     name: str
     role: int
     expires_ms: int
+    version: str = ""  # of the user
 
 
 class Sessions:
     """Opens, recognises and ends sessions."""
 
     def __init__(self, secret: str, timeout_ms: int, clock: Clock) -> None:
-        """`secret` is the configured token, from which the keys are derived."""
+        """`secret` is what consoles share, from which the keys are derived."""
         self._key = _derived(secret, "session")
         self._csrf_key = _derived(secret, "csrf")
         self._timeout_ms = timeout_ms
@@ -58,7 +60,11 @@ class Sessions:
     def open(self, identity: Identity) -> str:
         """Return the cookie of a new session."""
         session = _Session(
-            secrets.token_hex(_ID_BYTES), identity.name, identity.role, self._clock.now_ms() + self._timeout_ms
+            secrets.token_hex(_ID_BYTES),
+            identity.name,
+            identity.role,
+            self._clock.now_ms() + self._timeout_ms,
+            identity.version,
         )
         payload = _word(msgspec.json.encode(session))
         return f"{payload}.{self._signature(payload)}"
@@ -76,7 +82,7 @@ class Sessions:
             return None
         if session.expires_ms <= self._clock.now_ms() or session.id in self._ended:
             return None
-        return Identity(session.name, role, session.id)
+        return Identity(session.name, role, session.id, session.version)
 
     def end(self, session_id: str) -> None:
         """Refuse a session from now on."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from latermq.access.failed_attempts import FailedAttempts
 from latermq.access.policies import NO_ACL, Acl, Decision
 from latermq.access.resources import UPDATE, Access, Kind
 from latermq.access.signatures import ACCESS_KEY, SIGNATURE, is_bound, is_signed, signed_content
@@ -24,7 +25,6 @@ from latermq.clock import Clock
 from latermq.errors import LaterMQError, NoPermission, ServiceUnavailable
 from latermq.protocol.remoting.frames import UNREADABLE, Command, DecodedRequest
 from latermq.server.access.audit import Checked, RequestAudit, is_administrative
-from latermq.server.access.failed_attempts import FailedAttempts
 from latermq.server.access.users import (
     MAX_FAILURES,
     MAX_VERDICTS,

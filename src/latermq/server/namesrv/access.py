@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from latermq.client.access.copied_access import CopiedAccess
 from latermq.client.session.connection import Connections
 from latermq.client.session.routes import MASTER
 from latermq.clock import Clock
 from latermq.config import Config
-from latermq.server.access.copied_access import CopiedAccess
 from latermq.server.access.guard import AccessGuard
 from latermq.server.namesrv.routes import Routes
 from latermq.tls.client import own_tls

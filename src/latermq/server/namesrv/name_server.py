@@ -10,6 +10,7 @@ import structlog
 import uvloop
 
 from latermq.addresses import network_of
+from latermq.client.access.copied_access import NO_COPY
 from latermq.clock import Clock, SystemClock
 from latermq.config import DEFAULT_NAMESRV_METRICS_PORT, Config
 from latermq.config_json.topics import DataVersionJson
@@ -34,7 +35,6 @@ from latermq.protocol.remoting.routes import (
     UnregisterBrokerHeader,
 )
 from latermq.protocol.remoting.topics import TopicHeader
-from latermq.server.access.copied_access import NO_COPY
 from latermq.server.access.users import NO_REFUSALS
 from latermq.server.broker.config_file_errors import log_config_file_errors
 from latermq.server.change_log import Change

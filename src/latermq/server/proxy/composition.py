@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
+from latermq.client.access.copied_access import NO_COPY, CopiedAccess
 from latermq.client.session.credentials import own_credentials
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.protocol.remoting.codes import Request
-from latermq.server.access.copied_access import NO_COPY, CopiedAccess
 from latermq.server.access.users import NO_REFUSALS
 from latermq.server.proxy.access.call_guard import CallGuard
 from latermq.server.proxy.brokers.broker_link import BrokerLink

@@ -23,4 +23,4 @@ def state_of(broker: BrokerState) -> tuple[str, str]:
     return "running", "good"
 
 
-PAGE = Page("Brokers", [PageRow("GET", "/brokers", show)])
+PAGE = Page("Brokers", [PageRow("GET", "/brokers", show)], needs=("/api/v1/state",))

@@ -4,7 +4,9 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from latermq.access.resources import SUB
 from latermq.errors import InvalidParameter, LaterMQError
+from latermq.http.api.access_rules import group_access
 from latermq.http.console.page import Page, PageRow, Redirect, View, Visit
 from latermq.http.problems import problem_of, status_of
 
@@ -38,6 +40,7 @@ async def _group_view(visit: Visit, report: Any = None, error: LaterMQError | No
         "count": next((one.messages for one in counts if one.group == group), 0),
         "next": f"/dead-letters/{quote(group, safe='')}?{urlencode(following)}" if page.next else "",
         "report": report,
+        "may_resend": visit.api.has("POST", _LIST + "/resend") and visit.api.may(group_access(group, SUB)),
         "failed": [one for one in report.messages if one.problem is not None] if report else [],
         "topic": visit.form.get("topic", ""),
         "problem": problem_of(error) if error is not None else None,
@@ -70,6 +73,7 @@ PAGE = Page(
         PageRow("GET", "/dead-letters/{group}", show_group),
         PageRow("POST", "/dead-letters/{group}/resend", resend),
     ],
+    needs=("/api/v1/dead-letters",),
     notes={
         "resent": "The messages are in their topics again. Their dead letters are kept until retention removes them."
     },

@@ -111,6 +111,7 @@ PAGE = Page(
         PageRow("GET", "/future/heaviest", show_heaviest),
         PageRow("GET", what_if.PATH, what_if.show),
     ],
+    needs=("/api/v1/forecast",),
     examples=(
         "/future/heaviest",
         "/future?by=day",

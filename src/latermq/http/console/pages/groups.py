@@ -4,7 +4,9 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from latermq.access.resources import UPDATE
 from latermq.errors import InvalidParameter, LaterMQError
+from latermq.http.api.access_rules import group_access, topic_access
 from latermq.http.api.groups import GroupInfo
 from latermq.http.console.listing import listing
 from latermq.http.console.moments import parse_moment_ms
@@ -54,7 +56,12 @@ async def _group_view(visit: Visit, preview: Preview | None = None, error: Later
     topics = sorted({queue.topic for queue in group.queues})
     shown = {
         "group": group,
-        "topics": [topic for topic in topics if not topic.startswith(RETRY_PREFIX)],
+        "topics": [
+            topic
+            for topic in topics
+            if not topic.startswith(RETRY_PREFIX) and visit.api.may(topic_access(topic, UPDATE))
+        ],
+        "may_reset": visit.api.may(group_access(group.group, UPDATE)),
         "wanted": {name: visit.form.get(name, "") for name in ("topic", "to", "when")},
         "preview": preview,
         "problem": problem_of(error) if error is not None else None,
@@ -101,6 +108,7 @@ PAGE = Page(
         PageRow("GET", "/groups/{group}", show_group),
         PageRow("POST", "/groups/{group}/reset", reset),
     ],
+    needs=("/api/v1/groups",),
     notes={"reset": "The group continues at its new offsets."},
     examples=("/groups?name=nothing-here", "/groups/closer"),
 )

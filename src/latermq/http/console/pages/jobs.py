@@ -166,6 +166,7 @@ PAGE = Page(
         PageRow("POST", "/jobs/{id}/abort", abort),
         PageRow("POST", "/jobs/{id}/forget", forget),
     ],
+    needs=("/api/v1/jobs",),
     notes={
         "aborted": "The job ends after its current step. What it has changed stays changed.",
         "forgotten": "The job is no longer listed.",

@@ -73,4 +73,4 @@ async def _runs(visit: Visit) -> Any:
         return None
 
 
-PAGE = Page("Pipeline", [PageRow("GET", "/pipeline", show)])
+PAGE = Page("Pipeline", [PageRow("GET", "/pipeline", show)], needs=("/api/v1/pipeline",))

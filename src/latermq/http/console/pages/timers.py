@@ -4,7 +4,9 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
+from latermq.access.resources import PUB
 from latermq.errors import InvalidParameter, LaterMQError, TopicNotFound
+from latermq.http.api.access_rules import topic_access
 from latermq.http.api.timer_list import TimerPage
 from latermq.http.console.calls_as_code import calls_of
 from latermq.http.console.form_message import FIELDS, message_of
@@ -86,6 +88,7 @@ async def _timer_view(visit: Visit, error: LaterMQError | None = None, when: str
         history_problem = problem_of(failed)
     shown = {
         "timer": timer,
+        "may_publish": visit.api.may(topic_access(timer.topic, PUB)),
         "etag": answer.headers["ETag"],
         "events": events,
         "history_problem": history_problem,

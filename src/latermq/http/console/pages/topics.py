@@ -5,7 +5,9 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
+from latermq.access.resources import PUB
 from latermq.errors import LaterMQError
+from latermq.http.api.access_rules import topic_access
 from latermq.http.console.form_message import FIELDS, message_of
 from latermq.http.console.listing import listing
 from latermq.http.console.page import Page, PageRow, Redirect, View, Visit
@@ -52,6 +54,7 @@ async def show_topic(visit: Visit) -> View:
         "tail_problem": tail_problem,
         "consumers": await _consumers(visit, topic.topic),
         "last_ms": max((queue.last_stored_ms for queue in topic.queues), default=0),
+        "may_publish": visit.api.may(topic_access(topic.topic, PUB)),
         "now_ms": visit.now_ms,
     }
     return View("topic.html", shown, topic.topic)
@@ -100,6 +103,7 @@ PAGE = Page(
         PageRow("GET", "/topics/{topic}/send", show_new),
         PageRow("POST", "/topics/{topic}/send", send),
     ],
+    needs=("/api/v1/topics",),
     notes={"sent": "The message is stored."},
     examples=("/topics?all=true", "/topics?name=nothing-here", "/topics/orders", "/topics/orders/send"),
 )

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import structlog
 
+from latermq.access.failed_attempts import FailedAttempts
 from latermq.access.policies import NO_ACL
 from latermq.access.resources import Access
 from latermq.access.signatures import is_grpc_signed, is_recent, parse_grpc_credential
@@ -18,7 +19,6 @@ from latermq.audit.records import Result
 from latermq.clock import Clock
 from latermq.errors import NoPermission, ServiceUnavailable
 from latermq.server.access.audit import RequestAudit
-from latermq.server.access.failed_attempts import FailedAttempts
 from latermq.server.access.users import (
     MAX_FAILURES,
     MAX_VERDICTS,

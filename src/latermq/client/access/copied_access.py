@@ -8,12 +8,12 @@ import structlog
 from latermq.access.inner_credentials import inner_file, load_or_create_inner_secret
 from latermq.access.users import INNER_USER, User
 from latermq.audit.audit_log import NO_AUDIT, AuditLog, open_audit
+from latermq.client.access.copied_users import CopiedUsers
 from latermq.client.session.connection import Connections
 from latermq.client.session.credentials import Credentials
 from latermq.clock import Clock
 from latermq.config import Config
 from latermq.errors import ConfigError
-from latermq.server.access.copied_users import CopiedUsers
 
 _log = structlog.get_logger(__name__)
 

@@ -1,0 +1,156 @@
+"""What each request of the API needs: resources and actions. A request without a rule is refused.
+
+The rights are those of the requests to brokers that do the same, which docs/protocol.md lists.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from latermq.access.resources import GET, LIST, PUB, SUB, UPDATE, Access, Action, Kind
+from latermq.http.endpoint import Call, Endpoint, Rule
+from latermq.message.names import (
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    POP_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_DEAD_LETTER_TOPIC,
+    TIMER_TOPIC,
+    TRANSACTION_CHECK_TOPIC,
+)
+from latermq.message.timer_ids import parse_timer_id
+
+_CLUSTER_TOPICS = frozenset(
+    {
+        TIMER_TOPIC,
+        SCHEDULE_TOPIC,
+        TIMER_DEAD_LETTER_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        TRANSACTION_CHECK_TOPIC,
+        POP_TOPIC,
+    }
+)
+ALL_TOPICS = ""  # matched by `Topic:*` and `*` only
+
+
+class Fixed:
+    """A rule that does not depend on what is requested, so that pages know beforehand whether to offer it."""
+
+    def __init__(self, *accesses: Access) -> None:
+        self.accesses = accesses
+
+    def __call__(self, call: Call) -> tuple[Access, ...]:
+        return self.accesses
+
+
+def topic_access(topic: str, *actions: Action) -> Access:
+    """Access to a topic. A retry topic belongs to its group, a topic with messages of all topics to the cluster."""
+    if topic.startswith(RETRY_PREFIX):
+        return Access(Kind.GROUP, topic.removeprefix(RETRY_PREFIX), actions)
+    if topic in _CLUSTER_TOPICS:
+        return cluster_access(GET if GET in actions else UPDATE)
+    return Access(Kind.TOPIC, topic, actions)
+
+
+def group_access(group: str, *actions: Action) -> Access:
+    """Access to a group."""
+    return Access(Kind.GROUP, group, actions)
+
+
+def cluster_access(*actions: Action) -> Access:
+    """Access to the cluster."""
+    return Access(Kind.CLUSTER, "", actions)
+
+
+def _timer(*actions: Action) -> Rule:
+    return lambda call: (topic_access(parse_timer_id(call.path["id"])[0], *actions),)
+
+
+def _topic_in_path(*actions: Action) -> Rule:
+    return lambda call: (topic_access(call.path["topic"], *actions),)
+
+
+def _topic_in_query(*actions: Action) -> Rule:
+    return lambda call: (topic_access(call.query.topic if call.query else ALL_TOPICS, *actions),)
+
+
+def _topic_in_body(*actions: Action) -> Rule:
+    return lambda call: (topic_access(call.body.topic, *actions),)
+
+
+def _group(*actions: Action) -> Rule:
+    return lambda call: (group_access(call.path["group"], *actions),)
+
+
+def _reset(call: Call) -> tuple[Access, ...]:
+    return group_access(call.path["group"], UPDATE), topic_access(call.body.topic, UPDATE)
+
+
+def _resend(call: Call) -> tuple[Access, ...]:
+    """Without a topic in the request, each letter's original topic is checked when it is known."""
+    topics = [topic_access(call.body.topic, PUB)] if call.body.topic else []
+    return group_access(call.path["group"], SUB), *topics
+
+
+def _job(call: Call) -> tuple[Access, ...]:
+    """A job without a topic may touch all topics."""
+    job = call.body
+    topics = {job.to_topic or job.topic} if job.action == "resend" else {job.topic}
+    groups = [group_access(job.group, SUB)] if job.group else []
+    return cluster_access(UPDATE), *groups, *(topic_access(topic or ALL_TOPICS, PUB) for topic in topics)
+
+
+_ANY_USER = Fixed()
+_CLUSTER = Fixed(cluster_access(GET))
+_CLUSTER_LIST = Fixed(cluster_access(GET, LIST))
+_CLUSTER_UPDATE = Fixed(cluster_access(UPDATE))
+
+RULES: dict[tuple[str, str], Rule] = {
+    ("GET", "/healthz"): _ANY_USER,
+    ("GET", "/readyz"): _ANY_USER,
+    ("GET", "/openapi.json"): _ANY_USER,
+    ("GET", "/metrics"): _CLUSTER,
+    ("POST", "/api/v1/timers"): _topic_in_body(PUB),
+    ("POST", "/api/v1/timers:batch"): _ANY_USER,  # each line is checked
+    ("GET", "/api/v1/timers"): _topic_in_query(PUB, GET),
+    ("GET", "/api/v1/timers/{id}"): _timer(PUB, GET),
+    ("GET", "/api/v1/timers/{id}/history"): _timer(PUB, GET),
+    ("PATCH", "/api/v1/timers/{id}"): _timer(PUB),
+    ("DELETE", "/api/v1/timers/{id}"): _timer(PUB),
+    ("POST", "/api/v1/timers/{id}/run"): _timer(PUB),
+    ("POST", "/api/v1/jobs"): _job,
+    ("GET", "/api/v1/jobs"): _CLUSTER,
+    ("GET", "/api/v1/jobs/{id}"): _CLUSTER,
+    ("GET", "/api/v1/jobs/{id}/impossible"): _CLUSTER,
+    ("POST", "/api/v1/jobs/{id}/abort"): _CLUSTER_UPDATE,
+    ("DELETE", "/api/v1/jobs/{id}"): _CLUSTER_UPDATE,
+    ("GET", "/api/v1/density"): _CLUSTER,
+    ("GET", "/api/v1/lateness"): _CLUSTER,
+    ("GET", "/api/v1/throughput"): _CLUSTER,
+    ("GET", "/api/v1/forecast"): _CLUSTER,
+    ("POST", "/api/v1/what-if"): _CLUSTER,
+    ("GET", "/api/v1/topics"): _CLUSTER_LIST,
+    ("GET", "/api/v1/topics/{topic}"): _topic_in_path(GET),
+    ("GET", "/api/v1/topics/{topic}/messages"): _topic_in_path(SUB, GET),
+    ("GET", "/api/v1/messages"): _topic_in_query(SUB, GET),
+    ("POST", "/api/v1/messages"): _topic_in_body(PUB),
+    ("GET", "/api/v1/messages/trace"): _topic_in_query(SUB, GET),
+    ("GET", "/api/v1/groups"): _CLUSTER_LIST,
+    ("GET", "/api/v1/groups/{group}"): _group(GET),
+    ("POST", "/api/v1/groups/{group}/offsets:reset"): _reset,
+    ("GET", "/api/v1/dead-letters"): _CLUSTER_LIST,
+    ("GET", "/api/v1/dead-letters/{group}"): _group(SUB, GET),
+    ("GET", "/api/v1/dead-letters/{group}/export"): _group(SUB, GET),
+    ("POST", "/api/v1/dead-letters/{group}/resend"): _resend,
+    ("GET", "/api/v1/brokers"): _CLUSTER,
+    ("GET", "/api/v1/state"): _CLUSTER,
+    ("GET", "/api/v1/pipeline"): _CLUSTER,
+    ("GET", "/api/v1/pipeline/runs"): _CLUSTER,
+    ("GET", "/api/v1/alerts"): _CLUSTER,
+}
+
+
+def with_rules(endpoints: Iterable[Endpoint]) -> list[Endpoint]:
+    """Return the rows with their rules."""
+    return [replace(row, access=RULES.get((row.method, row.path))) for row in endpoints]
