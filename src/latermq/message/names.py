@@ -23,6 +23,12 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_CHECK_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+
+# Topics that hold messages of all other topics. Their use takes a right to the cluster.
+CLUSTER_TOPICS = frozenset({
+    TIMER_TOPIC, SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_CHECK_TOPIC,
+    POP_TOPIC,
+})  # fmt: skip
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # RocketMQ's broker reads the half topic as this group
 REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"  # with the cluster: where RocketMQ's broker notes popped messages
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"  # and the group as which it reads them

@@ -8,29 +8,9 @@ from dataclasses import replace
 
 from latermq.access.resources import GET, LIST, PUB, SUB, UPDATE, Access, Action, Kind
 from latermq.http.endpoint import Call, Endpoint, Rule
-from latermq.message.names import (
-    HALF_TOPIC,
-    OP_HALF_TOPIC,
-    POP_TOPIC,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    TIMER_DEAD_LETTER_TOPIC,
-    TIMER_TOPIC,
-    TRANSACTION_CHECK_TOPIC,
-)
+from latermq.message.names import CLUSTER_TOPICS, RETRY_PREFIX
 from latermq.message.timer_ids import parse_timer_id
 
-_CLUSTER_TOPICS = frozenset(
-    {
-        TIMER_TOPIC,
-        SCHEDULE_TOPIC,
-        TIMER_DEAD_LETTER_TOPIC,
-        HALF_TOPIC,
-        OP_HALF_TOPIC,
-        TRANSACTION_CHECK_TOPIC,
-        POP_TOPIC,
-    }
-)
 ALL_TOPICS = ""  # matched by `Topic:*` and `*` only
 
 
@@ -48,7 +28,7 @@ def topic_access(topic: str, *actions: Action) -> Access:
     """Access to a topic. A retry topic belongs to its group, a topic with messages of all topics to the cluster."""
     if topic.startswith(RETRY_PREFIX):
         return Access(Kind.GROUP, topic.removeprefix(RETRY_PREFIX), actions)
-    if topic in _CLUSTER_TOPICS:
+    if topic in CLUSTER_TOPICS:
         return cluster_access(GET if GET in actions else UPDATE)
     return Access(Kind.TOPIC, topic, actions)
 

@@ -17,16 +17,7 @@ from latermq.access.resources import (
     Actions,
     Kind,
 )
-from latermq.message.names import (
-    HALF_TOPIC,
-    OP_HALF_TOPIC,
-    POP_TOPIC,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    TIMER_DEAD_LETTER_TOPIC,
-    TIMER_TOPIC,
-    TRANSACTION_CHECK_TOPIC,
-)
+from latermq.message.names import CLUSTER_TOPICS, RETRY_PREFIX
 from latermq.protocol.remoting.frames import Command
 
 __all__ = [
@@ -36,12 +27,6 @@ __all__ = [
 ]  # fmt: skip
 
 Names = Callable[[Command, Any], Iterable[str]]
-
-# Topics that hold messages of all other topics.
-_CLUSTER_TOPICS = frozenset({
-    TIMER_TOPIC, SCHEDULE_TOPIC, TIMER_DEAD_LETTER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_CHECK_TOPIC,
-    POP_TOPIC,
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +64,7 @@ def topic_access(name: str, actions: Actions) -> Access:
     if name.startswith(RETRY_PREFIX):
         group_actions = tuple(dict.fromkeys(SUB if action is PUB else action for action in actions))
         return Access(Kind.GROUP, name.removeprefix(RETRY_PREFIX), group_actions)
-    if name in _CLUSTER_TOPICS:
+    if name in CLUSTER_TOPICS:
         return Access(Kind.CLUSTER, "", tuple(action for action in actions if action not in (PUB, SUB)) or (GET,))
     return Access(Kind.TOPIC, name, actions)
 
