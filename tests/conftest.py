@@ -65,6 +65,13 @@ def pytest_runtest_teardown() -> None:
         gc.collect()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def collected_after_each_file() -> Iterator[None]:
+    """A socket that a test leaves open fails its own file, and not the test that runs when the collector finds it."""
+    yield
+    gc.collect()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_process_outlives_the_session() -> Iterator[None]:
     """Set up before every other fixture, so it looks when all of them have ended what they started."""

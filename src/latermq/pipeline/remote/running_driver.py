@@ -25,6 +25,7 @@ NAMESRV_SETTING = "spark.latermq.namesrv"
 PARALLELISM_SETTING = "spark.latermq.parallelism"
 _TIMEOUT_S = 30.0  # the driver runs at a low priority, and may be building a window
 _MAX_ANSWER_BYTES = 4 << 20
+_RETRIES = 4  # pauses of 4 s together
 _ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -192,6 +193,7 @@ def _open_session(token: str, port: int) -> "SparkSession":
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from pyspark.logger import PySparkLogger
     from pyspark.sql.connect.client import DefaultChannelBuilder
+    from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     # They print each error as a page of JSON, before it is raised.
@@ -209,6 +211,9 @@ def _open_session(token: str, port: int) -> "SparkSession":
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     channel = _Loopback(f"sc://localhost:{port}/;token={token}")
     session: Any = ConnectSession.builder.channelBuilder(channel).create()
+    # A driver that has ended comes back at another port, so that Spark's patience of ten minutes would be for nothing:
+    # a program would not even exit before, as it waits for the thread that releases what the driver held for it.
+    session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
     return session  # type: ignore[no-any-return]
 
 
