@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from latermq import App, Message, OutgoingMessage, Sql
-from latermq.client import blocking
+from latermq.client import PushConsumer, blocking
 from latermq.errors import ConfigError, FilterError, LaterMQError
 from tests.integration.client_cluster import client_cluster
 from tests.interop.ports import HOST, free_port
@@ -212,6 +212,32 @@ def test_an_error_that_no_retry_helps_ends_the_start(namesrv: str) -> None:
     with blocking.Producer(namesrv) as producer:
         producer.send(OutgoingMessage("filters", b"x"))
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_start_that_is_cancelled_at_any_moment_leaves_no_connection_open(namesrv: str) -> None:
+    def sockets() -> int:
+        return sum(path.resolve().name.startswith("socket:") for path in Path("/proc/self/fd").iterdir())
+
+    async def scenario() -> int:
+        before, cancelled, turns = sockets(), 0, 0
+        while True:
+            consumer = PushConsumer(namesrv, "cut-off", lambda message: asyncio.sleep(0))
+            await consumer.subscribe("cut-off")
+            starting = asyncio.create_task(consumer.start())
+            for _ in range(turns):  # of the loop, so that none of its steps is left out
+                await asyncio.sleep(0)
+            starting.cancel()
+            await asyncio.wait([starting])
+            if not starting.cancelled():
+                await consumer.close()
+                return cancelled
+            cancelled += 1
+            turns += 1 + turns // 20
+            assert sockets() == before
+
+    with blocking.Producer(namesrv) as producer:
+        producer.send(OutgoingMessage("cut-off", b"x"))
+    assert asyncio.run(asyncio.wait_for(scenario(), 60)) > 20
 
 
 @pytest.mark.parametrize(

@@ -101,10 +101,10 @@ class PushConsumer(Client):
         try:
             for data in list(self._assignment.subscriptions.values()):
                 await self._announce(data)
+            await self._assignment.rebalance()
         except BaseException:
-            await self._session.close()
+            await self.close()
             raise
-        await self._assignment.rebalance()
         self._assignment.start()
 
     async def close(self) -> None:

@@ -113,17 +113,19 @@ class Session:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for fields in unregister:
-            for address in set(self.routes.brokers.values()):
-                if self.connections.get(address) is None:
-                    continue
-                with contextlib.suppress(LaterMQError):
-                    await self.connections.call(
-                        address, Request.UNREGISTER_CLIENT, {"clientID": self.client_id, **fields}, timeout_s=1.0
-                    )
-        await self.routes.close()
-        await self.connections.close()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for fields in unregister:
+                for address in set(self.routes.brokers.values()):
+                    if self.connections.get(address) is None:
+                        continue
+                    with contextlib.suppress(LaterMQError):
+                        await self.connections.call(
+                            address, Request.UNREGISTER_CLIENT, {"clientID": self.client_id, **fields}, timeout_s=1.0
+                        )
+            await self.routes.close()
+        finally:  # even if this is cancelled
+            await self.connections.close()
 
     async def send_heartbeats(self) -> bool:
         """Send a heartbeat to every known broker. Return whether all of them accepted it."""
