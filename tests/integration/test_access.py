@@ -190,6 +190,36 @@ def test_without_access_requests_about_users_are_not_supported(tmp_path: Path) -
     run_with_broker(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("step", ["write", "rename"])
+def test_a_change_that_the_file_system_refuses_is_not_in_effect(tmp_path: Path, step: str) -> None:
+    file = tmp_path / ACCESS_PATH
+    obstacle = file.with_name(f"{file.name}.draft") if step == "write" else file
+
+    async def scenario(process: BrokerProcess) -> None:
+        async with connect(process.listener.port) as root, connect(process.listener.port) as client:
+            await create_user(root, "alice")
+            content = file.read_bytes()
+            file.unlink()
+            (obstacle / "in the way").mkdir(parents=True)
+            if step == "write":
+                file.write_bytes(content)
+            entry = {"resource": "Topic:orders", "actions": ["Pub"], "decision": "Allow"}
+            body = msgspec.json.encode({"policies": [{"policyType": "Custom", "entries": [entry]}]})
+            refused = await call(root, "root", Request.AUTH_CREATE_ACL, {"subject": "User:alice"}, body)
+            assert "cannot write config/latermq.access" in (refused.remark or "")
+            assert "no matched policies" in ((await send(client, "alice")).remark or "")
+            assert (await call(root, "root", Request.AUTH_GET_ACL, {"subject": "User:alice"})).body == b""
+            (obstacle / "in the way").rmdir()
+            obstacle.rmdir()
+            await allow(root, "alice", "Topic:orders", "Pub")
+            assert (await send(client, "alice")).code == Response.SUCCESS
+
+    run_with_broker(tmp_path, scenario, *ON, "audit.flush_every=1s")
+    lines = (tmp_path / "audit" / "broker.jsonl").read_text()
+    assert '"result":"failed"' in lines
+    assert "cannot write" in lines
+
+
 def test_users_survive_a_restart_and_their_file_is_private(tmp_path: Path) -> None:
     async def scenario(process: BrokerProcess) -> None:
         async with connect(process.listener.port) as client:

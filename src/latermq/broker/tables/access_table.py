@@ -1,4 +1,7 @@
-"""The users of a broker: loaded at the start, changed by administrators, saved as one file."""
+"""The users of a broker: loaded at the start, changed by administrators, saved as one file.
+
+A change is saved first and then in effect, so what cannot be saved never counts.
+"""
 
 import threading
 from collections.abc import Callable
@@ -8,12 +11,12 @@ from latermq.access.changes import Editor, Limits, UserChange
 from latermq.access.secret_box import RandomBytes
 from latermq.access.users import NO_USERS, AccessState
 from latermq.config import AccessConfig
-from latermq.errors import ConfigError
+from latermq.errors import ConfigError, StoreError
 from latermq.store.files.disk import Disk
 
 
 class AccessTable:
-    """The current state, and the file with it. A change is in effect at once, and confirmed when it is saved."""
+    """The state that is in effect, and the file with it."""
 
     trouble = ""  # a broker always knows its users
 
@@ -29,18 +32,20 @@ class AccessTable:
         self._disk = disk
         self._saving = threading.Lock()
         self.editor = Editor(Limits(config.max_users, config.max_entries), new_revision)
-        self.state: AccessState = NO_USERS
+        self.state = NO_USERS
         self._seal: Seal | None = None
         data = disk.read(ACCESS_PATH)
         if data is not None:
             self.state, self._seal = decode_access(data, key_text, random_bytes)
-        self._saved_revision = self.state.revision
+        self._saved = None if data is None else self.state
+        self.has_failed_undo = False  # the file may have a state that never was in effect
+        state = self._with_init_user(config.init_user)
         is_new_seal = bool(key_text) and self._seal is None
         if is_new_seal:
             self._seal = new_seal(key_text, random_bytes)
-        self._add_init_user(config.init_user)
-        if (is_new_seal and data is not None) or self.is_unsaved:
-            self.save()
+        if (is_new_seal and data is not None) or state is not self.state:
+            self.write(state)
+            self.state = state
 
     def require_super_user(self) -> None:
         """Raise ConfigError if no user could administer the broker."""
@@ -56,22 +61,53 @@ class AccessTable:
         """Whether the secrets in the file are encrypted."""
         return self._seal is not None
 
-    @property
-    def is_unsaved(self) -> bool:
-        return self.state.revision != self._saved_revision
-
-    def _add_init_user(self, init_user: str) -> None:
+    def _with_init_user(self, init_user: str) -> AccessState:
         name, _, secret = init_user.partition(":")
-        if name and name not in self.state.users:
-            change = UserChange(secret=secret, is_super=True)
-            self.state = self.editor.create_user(self.state, name, change, by_super=True)
+        if not name or name in self.state.users:
+            return self.state
+        return self.editor.create_user(self.state, name, UserChange(secret=secret, is_super=True), by_super=True)
 
-    def save(self) -> None:
-        """Write the current state. Called off the loop, too."""
+    def change(self, change: Callable[[AccessState], AccessState]) -> None:
+        """Change the users at once: for callers that are alone."""
+        state = change(self.state)
+        self.write(state)
+        self.state = state
+
+    def write(self, state: AccessState) -> None:
+        """Save a state that is not in effect yet, off the loop. After an error, the file has the previous one."""
         with self._saving:
-            state = self.state
-            self._disk.replace(ACCESS_PATH, encode_access(state, self._seal))
-            self._saved_revision = state.revision
+            data = encode_access(state, self._seal)
+            try:
+                self._disk.replace(ACCESS_PATH, data)
+            except StoreError:
+                self._undo(data)
+                raise
+            self._saved, self.has_failed_undo = state, False
+
+    def mend(self) -> None:
+        """Restore the file after a failed change could not be undone. Called off the loop."""
+        with self._saving:
+            if self.has_failed_undo:
+                self._restore()
+                self.has_failed_undo = False
+
+    def _undo(self, data: bytes) -> None:
+        """Take back what was written. It is in the file if only the last step failed, which makes the name durable."""
+        try:
+            if self.has_failed_undo or self._disk.read(ACCESS_PATH) == data:
+                self._restore()
+        except (StoreError, OSError) as error:
+            self.has_failed_undo = True
+            raise StoreError(
+                f"cannot write {ACCESS_PATH}, nor restore it: a restart may bring this change into effect",
+                hint="Check the disk. The broker restores the file when it can, and the change can be made again",
+            ) from error
+
+    def _restore(self) -> None:
+        if self._saved is None:
+            self._disk.remove(ACCESS_PATH)
+        else:
+            self._disk.replace(ACCESS_PATH, encode_access(self._saved, self._seal))
 
     def statistics(self) -> dict[str, int]:
         """The number of users, and of the entries of the user with the most."""

@@ -81,8 +81,7 @@ class StoredUsers:
         )
 
     def _change(self, request: str, details: Mapping[str, str], change: Callable[[AccessState], AccessState]) -> None:
-        self._table.state = change(self._table.state)
-        self._table.save()
+        self._table.change(change)
         if self._audit is not None:
             self._audit.note(
                 user=f"uid {os.getuid()}", source="data directory", request=request, result="allowed", details=details

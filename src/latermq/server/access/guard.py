@@ -6,7 +6,7 @@ than a send. A change of any user or policy ends all verdicts. Requests that adm
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from latermq.access.failed_attempts import FailedAttempts
 from latermq.access.policies import NO_ACL, Acl, Decision
 from latermq.access.resources import UPDATE, Access, Kind
 from latermq.access.signatures import ACCESS_KEY, SIGNATURE, is_bound, is_signed, signed_content
-from latermq.access.users import INNER_USER, User, decide, refusal
+from latermq.access.users import INNER_USER, AccessState, User
 from latermq.addresses import is_loopback
 from latermq.audit.audit_log import AuditLog
 from latermq.audit.counters import Tally
@@ -28,6 +28,7 @@ from latermq.server.access.audit import Checked, RequestAudit, is_administrative
 from latermq.server.access.users import (
     MAX_FAILURES,
     MAX_VERDICTS,
+    GivenUsers,
     NotAuthenticated,
     NotPermitted,
     UnknownUser,
@@ -35,6 +36,7 @@ from latermq.server.access.users import (
     Verdicts,
     find_user,
     is_kept,
+    permitted,
 )
 from latermq.server.remoting.connection import CloseReason, Connection
 from latermq.server.remoting.endpoints import Endpoint
@@ -179,12 +181,18 @@ class AccessGuard:
         self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, error: LaterMQError
     ) -> None:
         """Note that an administrative request was permitted, but not carried out."""
-        name = claimed_user(connection, command)
+        self.on_failure(connection, endpoint, command, content)(error)
+
+    def on_failure(
+        self, connection: Connection, endpoint: Endpoint, command: Command, content: Any
+    ) -> Callable[[LaterMQError], None]:
+        """How to note the same of a request that fails later, when its fields are released."""
+        name, peer = claimed_user(connection, command), connection.peer
         user = self._inner if name == INNER_USER else self._users.state.users.get(name)
-        if user is not None and is_administrative(endpoint, user):
-            self._audit.failed(
-                endpoint.code.name, user, connection.peer, error.remark, _details(endpoint, command, content)
-            )
+        if user is None or not is_administrative(endpoint, user):
+            return lambda _: None
+        audit, details = self._audit, _details(endpoint, command, content)
+        return lambda error: audit.failed(endpoint.code.name, user, peer, error.remark, details)
 
     def _audit_refusal(
         self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, error: LaterMQError,
@@ -198,6 +206,12 @@ class AccessGuard:
             )  # fmt: skip
         elif isinstance(error, NotAuthenticated):
             self._audit.refused(name, None, NO_ACL, peer, None, _reason(error), details, result)
+
+    def check_in(self, state: AccessState, connection: Connection, command: Command, access: Access) -> User:
+        """Check a request again in a state that is not in effect yet, and return its user there."""
+        user = self._verified(connection, command, GivenUsers(state))
+        permitted(user, state.acl(user.name), access, self._cluster, connection.peer[0])
+        return user
 
     def user_of(self, connection: Connection, command: Command) -> User:
         """The user of a request that was checked."""
@@ -233,11 +247,7 @@ class AccessGuard:
                     continue
             if user is None:
                 user = self._verified(connection, command)
-            decision = decide(user, state.acl(user.name), access, self._cluster, connection.peer[0])
-            if not decision.is_allowed:
-                error = refusal(user, access, self._cluster, connection.peer[0], decision)
-                raise NotPermitted(error.message, user, state.acl(user.name), (access, decision))
-            checked.append((access, decision))
+            checked.append((access, permitted(user, state.acl(user.name), access, self._cluster, connection.peer[0])))
         if user is None and not counted:
             user = self._verified(connection, command)  # of a request that touches nothing
         if user is not None and (checked or not counted):
@@ -276,12 +286,12 @@ class AccessGuard:
         access = checked[0] if checked else (Access(Kind.CLUSTER, "", (UPDATE,)), Decision(is_allowed=True))
         raise NotPermitted("administrative requests from other machines need TLS", user, acl, access, hint=_TLS_HINT)
 
-    def _verified(self, connection: Connection, command: Command) -> User:
+    def _verified(self, connection: Connection, command: Command, users: Users | None = None) -> User:
         """Return the user that signed a request, or whose certificate was verified in the handshake.
 
         The remarks are those of Apache's broker.
         """
-        user = find_user(self._users, self._inner, claimed_user(connection, command))
+        user = find_user(users or self._users, self._inner, claimed_user(connection, command))
         if not user_name_of(command):
             return user  # of the certificate
         fields = command.signed_texts()

@@ -1,10 +1,10 @@
 """What the access checks of all servers have in common: where users are, refusals, and the verdicts of a connection."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from latermq.access.policies import Acl
+from latermq.access.policies import Acl, Decision
 from latermq.access.resources import PUB, SUB, Access, Kind
-from latermq.access.users import INNER_USER, AccessState, User
+from latermq.access.users import INNER_USER, AccessState, User, decide, refusal
 from latermq.audit.counters import Tally
 from latermq.errors import NoPermission, ServiceUnavailable
 from latermq.server.access.audit import Checked
@@ -48,6 +48,13 @@ class Users(Protocol):
         ...
 
 
+class GivenUsers(NamedTuple):
+    """A state that is not in effect yet."""
+
+    state: AccessState
+    trouble: str = ""
+
+
 class Verdicts:
     """What one connection may do as one user, as far as it was checked."""
 
@@ -73,6 +80,15 @@ def find_user(users: Users, inner: User, name: str) -> User:
     if not user.is_enabled:
         raise NotAuthenticated(f"User:{name} is disabled.")
     return user
+
+
+def permitted(user: User, acl: Acl, access: Access, cluster: str, source: str) -> Decision:
+    """Return the decision that permits an access, or raise NotPermitted."""
+    decision = decide(user, acl, access, cluster, source)
+    if not decision.is_allowed:
+        error = refusal(user, access, cluster, source, decision)
+        raise NotPermitted(error.message, user, acl, (access, decision))
+    return decision
 
 
 def is_kept(access: Access) -> bool:

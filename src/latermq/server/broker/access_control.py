@@ -21,6 +21,7 @@ from latermq.server.access.guard import AccessGuard
 from latermq.server.access.users import NO_REFUSALS
 from latermq.server.handlers.admin.access_requests import CODES, AccessRequests
 from latermq.server.handlers.admin.context import TableSaves
+from latermq.server.handlers.async_replies import RunOffLoop
 from latermq.server.remoting.endpoints import RequestTable
 from latermq.store.files.disk import Disk
 
@@ -81,6 +82,11 @@ class AccessControl:
         table.add(AccessRequests(self.table, saves, self.guard, self._box).endpoints)
         if self.guard is not None:
             table.set_guard(self.guard)
+
+    def mend(self, run_off_loop: RunOffLoop) -> None:
+        """Restore the file of users if a failed change could not be undone."""
+        if self.table is not None and self.table.has_failed_undo:
+            run_off_loop([self.table.mend], lambda _: None)
 
     def start(self) -> None:
         """Begin to write the audit log."""

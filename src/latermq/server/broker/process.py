@@ -321,6 +321,7 @@ class BrokerProcess:
     def _housekeeping(self) -> None:
         self.broker.runtime_info.sample()
         self._admin.sample()
+        self._access.mend(self._run_off_loop)
         self.broker.gate.check_disk()
         self._expire_clients()
         topics, groups = self.broker.unused_names.remove()

@@ -3,10 +3,10 @@
 import asyncio
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from latermq.access.access_file import encode_access
-from latermq.access.changes import SUBJECT_PREFIX, UserChange, subject_name
+from latermq.access.changes import SUBJECT_PREFIX, Editor, UserChange, subject_name
 from latermq.access.secret_box import SecretBox
 from latermq.access.users import INNER_USER, AccessState, User
 from latermq.broker.tables.access_table import AccessTable
@@ -28,9 +28,10 @@ from latermq.protocol.remoting.users import (
     write_acl,
 )
 from latermq.server.change_log import MAX_NAMES, Change
+from latermq.server.handlers.admin.access_changes import AccessChanges
 from latermq.server.handlers.admin.context import TableSaves
 from latermq.server.handlers.async_replies import answer
-from latermq.server.remoting.access import GET, UPDATE, on_cluster
+from latermq.server.remoting.access import GET, UPDATE, Access, Kind, on_cluster
 from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
 
@@ -38,6 +39,7 @@ CODES = (*range(Request.AUTH_CREATE_USER, Request.AUTH_LIST_ACL + 1), Request.AC
 MAX_COPY_BYTES = MAX_FRAME_BYTES - 4096
 MAX_WAITING_COPIES = 1_000  # questions of name servers and proxies; further ones are answered at once
 MAX_COPY_WAIT_MS = 30_000
+_UPDATES_USERS = Access(Kind.CLUSTER, "", (UPDATE,))
 _TYPES = {"super": True, "normal": False}
 _STATUSES = {"enable": True, "disable": False}
 
@@ -56,6 +58,12 @@ class KnowsUsers(Protocol):
 
     def user_of(self, connection: Connection, command: Command) -> User: ...
 
+    def check_in(self, state: AccessState, connection: Connection, command: Command, access: Access) -> User: ...
+
+    def on_failure(
+        self, connection: Connection, endpoint: Endpoint, command: Command, content: Any
+    ) -> Callable[[LaterMQError], None]: ...
+
 
 class AccessRequests:
     """Serves these requests. Without a table, because `access.enabled` is off, all of them are unsupported."""
@@ -66,13 +74,19 @@ class AccessRequests:
         """`box` seals the users for LaterMQ's own processes."""
         self._table_or_none = table
         self._saves = saves
+        self._changes = None if table is None else AccessChanges(table, saves, self._answer_waiting)
         self._guard = guard
         self._box = box
         self._waiting: dict[int, WaitingCopy] = {}
         self._numbers = itertools.count()
+        self._rows: dict[int, Endpoint] = {row.code: row for row in self._endpoints()}
 
     @property
     def endpoints(self) -> list[Endpoint]:
+        """The rows of these requests."""
+        return list(self._rows.values())
+
+    def _endpoints(self) -> list[Endpoint]:
         code, update, get = Request, on_cluster(UPDATE), on_cluster(GET)
         created = Change("user created", ("username",), more=_shown_user)
         changed = Change("user changed", ("username",), more=_shown_user)
@@ -104,26 +118,37 @@ class AccessRequests:
         return self._guard.user_of(connection, command)
 
     def _change(
-        self, connection: Connection, command: Command, change: Callable[[AccessState, bool], AccessState]
+        self,
+        connection: Connection,
+        command: Command,
+        header: object,
+        change: Callable[[Editor, AccessState, bool], AccessState],
     ) -> None:
-        """Change the state at once, and reply when it is saved."""
-        table = self._table
+        """Bring a change into effect once it is saved, and reply then."""
+        editor, changes, guard = self._table.editor, self._changes, self._guard
+        assert changes is not None, "they come with a table"
+        assert guard is not None, "without a guard there is no table"
         self._saves.check_room()
-        table.state = change(table.state, self._user(connection, command).is_super)
-        self._answer_waiting()
+        # Changes that are waiting count already: one of them may take the right to this one away.
+        user = guard.check_in(changes.newest, connection, command, _UPDATES_USERS)
+        state = change(editor, changes.newest, user.is_super)
         reply = encode_response(command, fields={})
+        on_failure = guard.on_failure(connection, self._rows[command.code], command, header)
 
         def when_done(error: LaterMQError | None) -> None:
+            if error is not None:
+                on_failure(error)
             answer(connection, command, reply if error is None else connection.refuse(command, error))
 
-        self._saves.save([table.save], when_done, len(reply))
+        changes.make(state, when_done, len(reply))
 
     def _create_user(self, connection: Connection, command: Command, header: UserHeader) -> None:
         change = _read_user(command)
         self._change(
             connection,
             command,
-            lambda state, by_super: self._table.editor.create_user(state, header.username, change, by_super=by_super),
+            header,
+            lambda editor, state, by_super: editor.create_user(state, header.username, change, by_super=by_super),
         )
 
     def _update_user(self, connection: Connection, command: Command, header: UserHeader) -> None:
@@ -131,14 +156,16 @@ class AccessRequests:
         self._change(
             connection,
             command,
-            lambda state, by_super: self._table.editor.update_user(state, header.username, change, by_super=by_super),
+            header,
+            lambda editor, state, by_super: editor.update_user(state, header.username, change, by_super=by_super),
         )
 
     def _delete_user(self, connection: Connection, command: Command, header: UserHeader) -> None:
         self._change(
             connection,
             command,
-            lambda state, by_super: self._table.editor.delete_user(state, header.username, by_super=by_super),
+            header,
+            lambda editor, state, by_super: editor.delete_user(state, header.username, by_super=by_super),
         )
 
     def _get_user(self, connection: Connection, command: Command, header: UserHeader) -> bytes:
@@ -158,7 +185,8 @@ class AccessRequests:
         self._change(
             connection,
             command,
-            lambda state, by_super: self._table.editor.merge_acl(
+            header,
+            lambda editor, state, by_super: editor.merge_acl(
                 state, header.subject, read_acl(decode_body(command.body, AclInfo)), by_super=by_super
             ),
         )
@@ -168,7 +196,8 @@ class AccessRequests:
         self._change(
             connection,
             command,
-            lambda state, by_super: self._table.editor.delete_acl(
+            header,
+            lambda editor, state, by_super: editor.delete_acl(
                 state, header.subject, header.resource or "", is_default=is_default, by_super=by_super
             ),
         )

@@ -13,7 +13,7 @@ from latermq.access.failed_attempts import FailedAttempts
 from latermq.access.policies import NO_ACL
 from latermq.access.resources import Access
 from latermq.access.signatures import is_grpc_signed, is_recent, parse_grpc_credential
-from latermq.access.users import INNER_USER, AccessState, User, decide, refusal
+from latermq.access.users import INNER_USER, AccessState, User, decide
 from latermq.audit.audit_log import AuditLog
 from latermq.audit.records import Result
 from latermq.clock import Clock
@@ -28,6 +28,7 @@ from latermq.server.access.users import (
     Users,
     Verdicts,
     find_user,
+    permitted,
 )
 from latermq.server.http2.calls import Call
 
@@ -142,10 +143,7 @@ class CallGuard:
             tally = verdicts.permitted.get(access)
             if tally is None:
                 user, acl, source = verdicts.user, verdicts.state.acl(verdicts.user.name), call.connection.peer[0]
-                decision = decide(user, acl, access, self._cluster, source)
-                if not decision.is_allowed:
-                    error = refusal(user, access, self._cluster, source, decision)
-                    raise NotPermitted(error.message, user, acl, (access, decision))
+                decision = permitted(user, acl, access, self._cluster, source)
                 if len(verdicts.permitted) >= MAX_VERDICTS:
                     verdicts.permitted.clear()
                 tally = verdicts.permitted[access] = self._audit.tally(user, acl, source, (access, decision))
