@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from latermq.access.resources import GET, LIST, PUB, SUB, UPDATE, Access, Action, Kind
 from latermq.http.endpoint import Call, Endpoint, Rule
-from latermq.message.names import CLUSTER_TOPICS, RETRY_PREFIX
 from latermq.message.timer_ids import parse_timer_id
+from latermq.model.topic_access import topic_access
 
 ALL_TOPICS = ""  # matched by `Topic:*` and `*` only
 
@@ -24,15 +24,6 @@ class Fixed:
         return self.accesses
 
 
-def topic_access(topic: str, *actions: Action) -> Access:
-    """Access to a topic. A retry topic belongs to its group, a topic with messages of all topics to the cluster."""
-    if topic.startswith(RETRY_PREFIX):
-        return Access(Kind.GROUP, topic.removeprefix(RETRY_PREFIX), actions)
-    if topic in CLUSTER_TOPICS:
-        return cluster_access(GET if GET in actions else UPDATE)
-    return Access(Kind.TOPIC, topic, actions)
-
-
 def group_access(group: str, *actions: Action) -> Access:
     """Access to a group."""
     return Access(Kind.GROUP, group, actions)
@@ -44,19 +35,19 @@ def cluster_access(*actions: Action) -> Access:
 
 
 def _timer(*actions: Action) -> Rule:
-    return lambda call: (topic_access(parse_timer_id(call.path["id"])[0], *actions),)
+    return lambda call: (topic_access(parse_timer_id(call.path["id"])[0], actions),)
 
 
 def _topic_in_path(*actions: Action) -> Rule:
-    return lambda call: (topic_access(call.path["topic"], *actions),)
+    return lambda call: (topic_access(call.path["topic"], actions),)
 
 
 def _topic_in_query(*actions: Action) -> Rule:
-    return lambda call: (topic_access(call.query.topic if call.query else ALL_TOPICS, *actions),)
+    return lambda call: (topic_access(call.query.topic if call.query else ALL_TOPICS, actions),)
 
 
 def _topic_in_body(*actions: Action) -> Rule:
-    return lambda call: (topic_access(call.body.topic, *actions),)
+    return lambda call: (topic_access(call.body.topic, actions),)
 
 
 def _group(*actions: Action) -> Rule:
@@ -64,12 +55,12 @@ def _group(*actions: Action) -> Rule:
 
 
 def _reset(call: Call) -> tuple[Access, ...]:
-    return group_access(call.path["group"], UPDATE), topic_access(call.body.topic, UPDATE)
+    return group_access(call.path["group"], UPDATE), topic_access(call.body.topic, (UPDATE,))
 
 
 def _resend(call: Call) -> tuple[Access, ...]:
     """Without a topic in the request, each letter's original topic is checked when it is known."""
-    topics = [topic_access(call.body.topic, PUB)] if call.body.topic else []
+    topics = [topic_access(call.body.topic, (PUB,))] if call.body.topic else []
     return group_access(call.path["group"], SUB), *topics
 
 
@@ -78,7 +69,7 @@ def _job(call: Call) -> tuple[Access, ...]:
     job = call.body
     topics = {job.to_topic or job.topic} if job.action == "resend" else {job.topic}
     groups = [group_access(job.group, SUB)] if job.group else []
-    return cluster_access(UPDATE), *groups, *(topic_access(topic or ALL_TOPICS, PUB) for topic in topics)
+    return cluster_access(UPDATE), *groups, *(topic_access(topic or ALL_TOPICS, (PUB,)) for topic in topics)
 
 
 _ANY_USER = Fixed()

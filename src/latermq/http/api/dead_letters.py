@@ -12,7 +12,6 @@ from latermq.client import Message, MessageQueue, Producer, PullConsumer, Unread
 from latermq.client.dead_letters import as_sent, find_dead_letter, original_topic, reason_of, topic_of
 from latermq.config import HttpConfig
 from latermq.errors import InvalidParameter, LaterMQError, QueryNotFound, TopicNotFound
-from latermq.http.api.access_rules import topic_access
 from latermq.http.api.topics import Limit, MessageInfo, message_info
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
@@ -20,6 +19,7 @@ from latermq.http.paging import page_limit
 from latermq.http.problems import Problem, problem_of
 from latermq.message.names import DEAD_LETTER_PREFIX, check_topic
 from latermq.message.properties import KEYS
+from latermq.model.topic_access import topic_access
 
 READER_GROUP = "TOOLS_CONSUMER"  # a pull must name a group; this one exists on every broker
 MAX_SCANNED = 5_000  # dead letters that one request reads
@@ -186,7 +186,7 @@ class DeadLetterApi:
             topic = resend.topic or original_topic(message)
             if not topic:
                 raise QueryNotFound("the dead letter does not name its original topic", hint="Set topic")
-            call.permit(topic_access(topic, PUB))
+            call.permit(topic_access(topic, (PUB,)))
             if topic not in known:
                 # The send would auto-create it, and no group would consume it.
                 await self._brokers.route(topic)

@@ -12,7 +12,6 @@ from latermq.client.scheduling.rows import Row
 from latermq.client.scheduling.scheduler import TimerScheduler
 from latermq.config import HttpConfig
 from latermq.errors import LaterMQError
-from latermq.http.api.access_rules import topic_access
 from latermq.http.api.timers import IDEMPOTENCY_KEY, idempotency_key
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import NDJSON, Answer, Call, Endpoint, decode_json
@@ -20,6 +19,7 @@ from latermq.http.problems import HttpError, Problem, problem_of
 from latermq.http.timer_request import NewTimer, row_of, time_text
 from latermq.message.recall_handle import encode_recall_handle
 from latermq.message.timer_ids import timer_id
+from latermq.model.topic_access import topic_access
 
 LINES_AT_ONCE = 500  # decoded before other requests get their turn, in about 5 ms
 _KEY_BYTES = 16
@@ -93,7 +93,7 @@ class TimerBatchApi:
             for number in range(first, last):
                 try:
                     new = decode_json(self._decode, lines[number])
-                    call.permit(topic_access(new.topic, PUB))
+                    call.permit(topic_access(new.topic, (PUB,)))
                     rows.append(row_of(new, keys[number - first]))
                 except LaterMQError as error:
                     results[number] = _refused(number, error)

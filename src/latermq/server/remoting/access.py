@@ -17,7 +17,7 @@ from latermq.access.resources import (
     Actions,
     Kind,
 )
-from latermq.message.names import CLUSTER_TOPICS, RETRY_PREFIX
+from latermq.model.topic_access import topic_access
 from latermq.protocol.remoting.frames import Command
 
 __all__ = [
@@ -57,16 +57,6 @@ class Rule:
     def __str__(self) -> str:
         *others, last = [action.value for action in self.actions]
         return f"{self.kind.value}: {', '.join(others) + ' or ' if others else ''}{last}"
-
-
-def topic_access(name: str, actions: Actions) -> Access:
-    """Map a topic to its resource: retry topics to their group, topics with messages of all topics to the cluster."""
-    if name.startswith(RETRY_PREFIX):
-        group_actions = tuple(dict.fromkeys(SUB if action is PUB else action for action in actions))
-        return Access(Kind.GROUP, name.removeprefix(RETRY_PREFIX), group_actions)
-    if name in CLUSTER_TOPICS:
-        return Access(Kind.CLUSTER, "", tuple(action for action in actions if action not in (PUB, SUB)) or (GET,))
-    return Access(Kind.TOPIC, name, actions)
 
 
 def _field(name: str) -> Names:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from latermq.access.resources import UPDATE
 from latermq.errors import InvalidParameter, LaterMQError
-from latermq.http.api.access_rules import group_access, topic_access
+from latermq.http.api.access_rules import group_access
 from latermq.http.api.groups import GroupInfo
 from latermq.http.console.listing import listing
 from latermq.http.console.moments import parse_moment_ms
@@ -14,6 +14,7 @@ from latermq.http.console.page import Page, PageRow, Redirect, View, Visit
 from latermq.http.problems import problem_of, status_of
 from latermq.http.timer_request import time_text
 from latermq.message.names import RETRY_PREFIX
+from latermq.model.topic_access import topic_access
 
 _AGE_S = 3.0
 _GROUP, _RESET = "/api/v1/groups/{group}", "/api/v1/groups/{group}/offsets:reset"
@@ -59,7 +60,7 @@ async def _group_view(visit: Visit, preview: Preview | None = None, error: Later
         "topics": [
             topic
             for topic in topics
-            if not topic.startswith(RETRY_PREFIX) and visit.api.may(topic_access(topic, UPDATE))
+            if not topic.startswith(RETRY_PREFIX) and visit.api.may(topic_access(topic, (UPDATE,)))
         ],
         "may_reset": visit.api.may(group_access(group.group, UPDATE)),
         "wanted": {name: visit.form.get(name, "") for name in ("topic", "to", "when")},

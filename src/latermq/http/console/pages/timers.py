@@ -6,7 +6,6 @@ from urllib.parse import urlencode
 
 from latermq.access.resources import PUB
 from latermq.errors import InvalidParameter, LaterMQError, TopicNotFound
-from latermq.http.api.access_rules import topic_access
 from latermq.http.api.timer_list import TimerPage
 from latermq.http.console.calls_as_code import calls_of
 from latermq.http.console.form_message import FIELDS, message_of
@@ -14,6 +13,7 @@ from latermq.http.console.moments import due_of, parse_moment_ms
 from latermq.http.console.page import Page, PageRow, Redirect, View, Visit
 from latermq.http.problems import problem_of, status_of
 from latermq.message.timer_ids import parse_timer_id
+from latermq.model.topic_access import topic_access
 
 ROWS = 50
 MAX_TOPICS_OFFERED = 500
@@ -88,7 +88,7 @@ async def _timer_view(visit: Visit, error: LaterMQError | None = None, when: str
         history_problem = problem_of(failed)
     shown = {
         "timer": timer,
-        "may_publish": visit.api.may(topic_access(timer.topic, PUB)),
+        "may_publish": visit.api.may(topic_access(timer.topic, (PUB,))),
         "etag": answer.headers["ETag"],
         "events": events,
         "history_problem": history_problem,

@@ -7,11 +7,11 @@ from urllib.parse import quote
 
 from latermq.access.resources import PUB
 from latermq.errors import LaterMQError
-from latermq.http.api.access_rules import topic_access
 from latermq.http.console.form_message import FIELDS, message_of
 from latermq.http.console.listing import listing
 from latermq.http.console.page import Page, PageRow, Redirect, View, Visit
 from latermq.http.problems import problem_of, status_of
+from latermq.model.topic_access import topic_access
 
 TAIL = 20
 AT_ONCE = 8
@@ -54,7 +54,7 @@ async def show_topic(visit: Visit) -> View:
         "tail_problem": tail_problem,
         "consumers": await _consumers(visit, topic.topic),
         "last_ms": max((queue.last_stored_ms for queue in topic.queues), default=0),
-        "may_publish": visit.api.may(topic_access(topic.topic, PUB)),
+        "may_publish": visit.api.may(topic_access(topic.topic, (PUB,))),
         "now_ms": visit.now_ms,
     }
     return View("topic.html", shown, topic.topic)
