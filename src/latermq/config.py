@@ -20,6 +20,7 @@ MAX_NEAR_HORIZON_MS = 2 * 86_400_000
 MIN_DRIVER_MEMORY_BYTES = 512 << 20  # Spark requires 450 MiB, and a part of the heap does not count
 MIN_BUILD_TIMEOUT_MS = 1_000
 MIN_TOKEN_CHARS = 16
+MIN_TIMELINE_MEMORY_BYTES = 256 << 20
 # Never shown to clients. The address of a webhook often contains its password.
 SECRET_SETTINGS = frozenset({"http.token", "access.init_user", "alerts.webhook", "alerts.webhook_secret"})
 MIN_ALERTS_EVERY_MS = 1_000
@@ -319,6 +320,11 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_held: Size = Size.parse("128MiB")  # bodies of all requests in progress
     max_batch: int = 10_000  # lines of one batch
     max_page: int = 1_000  # rows of one answer
+    # The process that reads far timers from the timeline is ended when it is idle, slow or too large.
+    timeline_idle: Duration = Duration.parse("2m")
+    timeline_timeout: Duration = Duration.parse("20s")  # for one read and those before it; less than request_timeout
+    timeline_memory: Size = Size.parse("1GiB")
+    max_timeline_reads: int = 50  # reads in progress; they are done one after another
     jobs_folder: str = ""  # keeps jobs over restarts; empty: a temporary folder, and jobs end with the console
     max_jobs: int = 100  # that are kept, including finished ones; above it the oldest finished job is forgotten
     max_running_jobs: int = 4  # further ones wait
@@ -729,10 +735,13 @@ def _check_http(http: HttpConfig, *, has_users: bool) -> None:
         raise ConfigError("http.max_held must be at least http.max_body")
     if http.rate < 0:
         raise ConfigError("http.rate must be 0 (no limit) or more")
-    for name in ("session_timeout", "broker_timeout", "request_timeout", "header_timeout", "stalled_timeout"):
+    times = "session_timeout broker_timeout request_timeout header_timeout stalled_timeout"
+    for name in f"{times} timeline_idle timeline_timeout".split():
         if not getattr(http, name):
             raise ConfigError(f"http.{name} must be above 0")
-    limits = "max_rate_clients max_connections max_requests max_streams max_body max_batch max_page"
+    if http.timeline_memory < MIN_TIMELINE_MEMORY_BYTES:
+        raise ConfigError("http.timeline_memory must be at least 256MiB: the process needs that to start")
+    limits = "max_rate_clients max_connections max_requests max_streams max_body max_batch max_page max_timeline_reads"
     for name in f"{limits} max_jobs max_running_jobs max_job delivery_rate".split():
         if getattr(http, name) < 1:
             raise ConfigError(f"http.{name} must be at least 1")

@@ -185,7 +185,7 @@ def test_a_second_signal_kills_what_does_not_stop(tmp_path: Path) -> None:
 def test_a_process_dies_with_its_parent_even_when_that_is_killed(tmp_path: Path) -> None:
     notes = tmp_path / "pid"
     child = (
-        "import os, sys, time; from latermq.server.processes import die_with_parent;"
+        "import os, sys, time; from latermq.processes import die_with_parent;"
         "die_with_parent(int(sys.argv[1])); open(sys.argv[2], 'w').write(f'{os.getpid()}\\n'); time.sleep(60)"
     )
     parent = (
@@ -203,6 +203,6 @@ def test_a_process_dies_with_its_parent_even_when_that_is_killed(tmp_path: Path)
 
 
 def test_a_process_whose_parent_is_already_dead_ends_at_once() -> None:
-    program = "from latermq.server.processes import die_with_parent; die_with_parent(1); print('still here')"
+    program = "from latermq.processes import die_with_parent; die_with_parent(1); print('still here')"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")

@@ -125,6 +125,7 @@ class ConsoleProcess:
             "rate_clients": len(rates),
             "refused_by_rate": rates.refused,
             "duration_ms": round(self.app.access_log.duration_ms),
+            **self._far.process.statistics(),
             **self.jobs.statistics(),
             "alerts": len(self.alerts.engine),
             "alerts_suppressed": self.alerts.engine.suppressed,
@@ -156,7 +157,7 @@ class ConsoleProcess:
         await self.alerts.close()
         if self._users is not None:
             await self._users.close()
-        self._far.close()
+        await self._far.process.close()
         for client in (self._producer, self._reader, self.brokers):
             await client.close()
 

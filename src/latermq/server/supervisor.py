@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from latermq.processes import describe_exit
 from latermq.retry import Backoff
-from latermq.server.processes import describe_exit
 from latermq.server.serve_record import READY as PART_READY
 from latermq.server.serve_record import RESTARTING, STARTING, PartRecord
 

@@ -15,7 +15,7 @@ import msgspec
 
 from latermq.cli.demo.checks import DemoFailed
 from latermq.config import Config
-from latermq.server.processes import die_with_parent
+from latermq.processes import die_with_parent
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0

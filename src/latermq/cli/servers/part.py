@@ -22,9 +22,9 @@ def run_part(
     `host` is the address of a port that needs users.
     """
     from latermq.client.session import credentials
+    from latermq.processes import die_with_parent
     from latermq.server.logs import set_up_logs
     from latermq.server.private_files import keep_private
-    from latermq.server.processes import die_with_parent
     from latermq.server.reachability import start_reminder
     from latermq.server.supervisor import READY
     from latermq.tls.client import as_variables

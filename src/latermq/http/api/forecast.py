@@ -12,8 +12,9 @@ from latermq.errors import InvalidParameter
 from latermq.http.api.near_forecast import NearForecast, timers_between
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
-from latermq.http.far_timers import FarTimers, TimelineUnavailable
+from latermq.http.far_timers import FarTimers
 from latermq.http.recent_results import RecentResults
+from latermq.http.timeline_process import TimelineUnavailable
 from latermq.http.timer_request import MAX_TIME_MS, parse_bound_ms, time_text
 
 MAX_SPANS = 4_000  # ten years by the day, or 166 days by the hour

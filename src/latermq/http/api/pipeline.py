@@ -9,7 +9,8 @@ import msgspec
 from latermq.errors import LaterMQError
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
-from latermq.http.far_timers import FarTimers, TimelineUnavailable
+from latermq.http.far_timers import FarTimers
+from latermq.http.timeline_process import TimelineUnavailable
 from latermq.http.timer_request import time_text
 from latermq.model.pipeline_state import ChosenWindow, PipelineState
 

@@ -16,9 +16,11 @@ from latermq.errors import InvalidParameter
 from latermq.http.api.timers import Timer, timer_of
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
-from latermq.http.far_timers import NOWHERE, FarTimers, Place, TimelineUnavailable
+from latermq.http.far_timers import NOWHERE, FarTimers
 from latermq.http.paging import page_limit
+from latermq.http.timeline_process import TimelineUnavailable
 from latermq.http.timer_request import parse_bound_ms
+from latermq.pipeline.timeline.far_reads import FarPlace
 
 MAX_EMPTY_PAGES = 50  # pages without a match that one request reads of one broker
 _MAX_CURSOR_CHARS = 16_384
@@ -52,7 +54,7 @@ class _Cursor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
     filter: int
     positions: dict[str, str]
-    far: Place | None = None
+    far: FarPlace | None = None
 
 
 class _Listed(NamedTuple):
@@ -60,7 +62,7 @@ class _Listed(NamedTuple):
 
     timer: Timer
     broker_id: int
-    position: str | Place
+    position: str | FarPlace
 
 
 class ListedPage(NamedTuple):
@@ -77,12 +79,12 @@ class _FarSource:
 
     name = ""  # which no broker has
 
-    def __init__(self, far: FarTimers, holders: dict[str, str], query: "_Filter", place: Place) -> None:
+    def __init__(self, far: FarTimers, holders: dict[str, str], query: "_Filter", place: FarPlace) -> None:
         self._far = far
         self._holders = holders
         self._query = query
-        self.first_position: Place | None = place
-        self.position: Place | None = place
+        self.first_position: FarPlace | None = place
+        self.position: FarPlace | None = place
         self.timers: list[_Listed] = []
         self.has_more = True
         self.missing = ""
@@ -200,7 +202,7 @@ class TimerListApi:
         return ListedPage(timers, broker_ids, _encode_cursor(end) if left else "", missing)
 
 
-def _merge(sources: Sequence[_Source | _FarSource], limit: int) -> tuple[list[_Listed], dict[str, str | Place]]:
+def _merge(sources: Sequence[_Source | _FarSource], limit: int) -> tuple[list[_Listed], dict[str, str | FarPlace]]:
     """Return the first timers of all sources, and where each source that has more continues.
 
     A broker that has not been read far enough to have a next timer ends the page: its next one may be due earlier.
@@ -227,7 +229,7 @@ def _merge(sources: Sequence[_Source | _FarSource], limit: int) -> tuple[list[_L
             heapq.heappush(heap, (following.due_ms, following.id, at))
         else:
             is_cut = source.has_more
-    left: dict[str, str | Place] = {}
+    left: dict[str, str | FarPlace] = {}
     for source in sources:
         count = taken[source.name]
         if count == len(source.timers):

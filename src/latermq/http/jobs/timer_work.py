@@ -10,9 +10,9 @@ from latermq.client import Verdict
 from latermq.errors import LaterMQError, NoPermission, QueryNotFound, TopicNotFound
 from latermq.http.api.timer_list import ListedPage, TimerListApi, TimerQuery
 from latermq.http.brokers import Brokers
-from latermq.http.far_timers import TimelineUnavailable
 from latermq.http.jobs.job import REFUSED, Job, JobPreview, Order
 from latermq.http.jobs.work import Done, Row
+from latermq.http.timeline_process import TimelineUnavailable
 from latermq.message.timer_ids import timer_id
 from latermq.model.rows import Column
 from latermq.model.timer_changes import NO_TIME, TimerChanges

@@ -1,27 +1,15 @@
 """What changed the timeline lately: its commits, read without a JVM."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from latermq.pipeline.timeline.delta_reads import delta_reads
+from latermq.pipeline.timeline.far_reads import COMPACTION, INGEST, TimelineCommit
 from latermq.pipeline.timeline.root import open_root
 
-INGEST, COMPACTION = "ingest", "compaction"
 _KINDS = {"WRITE": INGEST, "STREAMING UPDATE": INGEST, "OPTIMIZE": COMPACTION}
-
-
-class TimelineCommit(NamedTuple):
-    """A commit. What its writer did not note is None."""
-
-    kind: str
-    at_ms: int
-    version: int
-    rows: int | None
-    files_added: int | None
-    files_removed: int | None
-    took_ms: int | None
 
 
 def last_commits(root_uri: str, limit: int) -> list[TimelineCommit]:

@@ -1,12 +1,12 @@
 """Numbers of far timers by due time without a JVM: those of the timeline that no taker ends."""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from latermq.arrays import Ints
-from latermq.model.pipeline_state import PipelineState
+from latermq.pipeline.timeline.far_reads import Spans
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.root import open_root
 
@@ -41,35 +41,16 @@ MAX_HOURS = 90_000  # that are searched for busy seconds: ten years
 _BUSY_HOURS = 200  # whose seconds are counted
 
 
-class Spans(NamedTuple):
-    """Spans of one length that follow one another. The first may have begun before the first time that counts."""
-
-    first_ms: int
-    start_ms: int
-    length_ms: int
-    spans: int
-
-    @property
-    def end_ms(self) -> int:
-        """When the last one ends."""
-        return self.start_ms + self.spans * self.length_ms
-
-    def numbers(self, dues: Ints) -> Ints:
-        """Return the number of the span of each due time."""
-        numbers: Ints = (dues - self.start_ms) // self.length_ms
-        return numbers
-
-
-def count_far_timers(root_uri: str, states: Sequence[PipelineState], spans: Spans) -> Ints:
+def count_far_timers(root_uri: str, store_ids: Sequence[str], spans: Spans) -> Ints:
     """Return how many far timers of these stores are due in each span."""
     counts = np.zeros(spans.spans, np.int64)
-    for dues, sign in _dues(root_uri, states, spans.first_ms, spans.end_ms - 1):
+    for dues, sign in _dues(root_uri, store_ids, spans.first_ms, spans.end_ms - 1):
         counts += sign * np.bincount(spans.numbers(dues), minlength=spans.spans)
     return counts
 
 
 def busiest_far_seconds(
-    root_uri: str, states: Sequence[PipelineState], first_ms: int, last_ms: int, limit: int
+    root_uri: str, store_ids: Sequence[str], first_ms: int, last_ms: int, limit: int
 ) -> list[tuple[int, int]]:
     """Return the seconds with the most far timers, and how many they have, the heaviest first.
 
@@ -78,13 +59,13 @@ def busiest_far_seconds(
     start_ms = first_ms // HOUR_MS * HOUR_MS
     hours = Spans(first_ms, start_ms, HOUR_MS, min(MAX_HOURS, (last_ms - start_ms) // HOUR_MS + 1))
     last_ms = min(last_ms, hours.end_ms - 1)
-    by_hour = count_far_timers(root_uri, states, hours)
+    by_hour = count_far_timers(root_uri, store_ids, hours)
     busy = np.argsort(-by_hour, kind="stable")[:_BUSY_HOURS]
     busy = busy[by_hour[busy] > 0]
     place = np.full(hours.spans, -1, np.int64)
     place[busy] = np.arange(len(busy))
     counts = np.zeros(len(busy) * _SECONDS, np.int64)
-    for dues, sign in _dues(root_uri, states, first_ms, last_ms) if len(busy) else ():
+    for dues, sign in _dues(root_uri, store_ids, first_ms, last_ms) if len(busy) else ():
         hour = place[hours.numbers(dues)]
         inside = hour >= 0
         second = (dues[inside] - start_ms) % HOUR_MS // 1_000
@@ -99,13 +80,13 @@ def busiest_far_seconds(
 
 
 def _dues(
-    root_uri: str, states: Sequence[PipelineState], first_ms: int, last_ms: int
+    root_uri: str, store_ids: Sequence[str], first_ms: int, last_ms: int
 ) -> Iterator[tuple[Ints, Literal[1, -1]]]:
     """Yield the due times of all far timers, and of those that are ended, to be subtracted."""
     timeline = open_local_timeline(open_root(root_uri), "")
-    if timeline is None or timeline.layout == 1 or not states or first_ms > last_ms:
+    if timeline is None or timeline.layout == 1 or not store_ids or first_ms > last_ms:
         return
-    stores = ", ".join("'" + state.store_id.replace("'", "''") + "'" for state in states)
+    stores = ", ".join("'" + store_id.replace("'", "''") + "'" for store_id in store_ids)
     fields = {"of_stores": f"store_id IN ({stores})", "first_ms": first_ms, "last_ms": last_ms}
     for batch in timeline.query(_PLAIN.format(**fields)):
         yield batch.column(0).to_numpy(), 1

@@ -1,17 +1,20 @@
 """Pages of far timers without a JVM: those of the timeline that no taker ends, in the order of their due times."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from latermq.arrays import Ints
-from latermq.model.pipeline_state import PipelineState
+from latermq.message.properties import KEYS, REAL_QUEUE_ID, TAGS
+from latermq.message.record import decode_record
+from latermq.model.timers import PendingTimer
+from latermq.pipeline.timeline.far_reads import FarPlace, FarRead, FarSpan, FarTimer
 from latermq.pipeline.timeline.local_timeline import LocalTimeline, open_local_timeline
 from latermq.pipeline.timeline.root import open_root
 
-MAX_DUE_MS = (1 << 62) - 1
+SAMPLE_BYTES = 64
 _FIRST_FACTOR, _NEXT_FACTOR = 4, 16  # rows that a query spans for each row that is wanted: some of them are ended
 _PAGE = """
 WITH far AS (
@@ -45,55 +48,29 @@ ORDER BY far.due_ms, far.store_id, far.entry_offset LIMIT {limit}
 """
 
 
-class FarPlace(NamedTuple):
-    """Where a page ended: due time, store and entry of its last timer."""
-
-    due_ms: int
-    store_id: str
-    entry: int
-
-
-class FarTimer(NamedTuple):
-    """A far timer, with its record as in the log."""
-
-    place: FarPlace
-    timer_id: int
-    topic: str
-    unique_key: str
-    record: bytes
-
-
-class FarSpan(NamedTuple):
-    """Timers of a topic, or of all if it is empty, due from the first to the last time."""
-
-    topic: str
-    first_ms: int
-    last_ms: int
-
-
-def read_far_timers(
-    root_uri: str, states: Sequence[PipelineState], span: FarSpan, after: FarPlace, limit: int
-) -> list[FarTimer]:
+def read_far_timers(root_uri: str, store_ids: Sequence[str], span: FarSpan, after: FarPlace, limit: int) -> FarRead:
     """Return the first far timers of these stores after a place. They are those of the last ingest."""
     timeline = open_local_timeline(open_root(root_uri), "")
-    if timeline is None or timeline.layout == 1 or not states:
-        return []
+    if timeline is None or timeline.layout == 1 or not store_ids:
+        return FarRead([], None)
     first_ms = max(span.first_ms, after.due_ms)
     last_known_ms = min(span.last_ms, _last_due(timeline))
     rows = limit * _FIRST_FACTOR
     while first_ms <= last_known_ms:
         last_ms = min(last_known_ms, _end_of(timeline, first_ms, last_known_ms, rows))
-        found = list(_query(timeline, states, FarSpan(span.topic, first_ms, last_ms), after, limit))
-        if len(found) >= limit or last_ms >= last_known_ms:
-            return found
+        found = _query(timeline, store_ids, FarSpan(span.topic, first_ms, last_ms), after, limit)
+        if len(found) >= limit:
+            return FarRead(_distinct(found), _place_of(found[-1]))
+        if last_ms >= last_known_ms:
+            return FarRead(_distinct(found), None)
         rows *= _NEXT_FACTOR
-    return []
+    return FarRead([], None)
 
 
 def _query(
-    timeline: LocalTimeline, states: Sequence[PipelineState], span: FarSpan, after: FarPlace, limit: int
-) -> Iterator[FarTimer]:
-    stores = ", ".join(f"'{_escaped(state.store_id)}'" for state in states)
+    timeline: LocalTimeline, store_ids: Sequence[str], span: FarSpan, after: FarPlace, limit: int
+) -> list[dict[str, Any]]:
+    stores = ", ".join(f"'{_escaped(store_id)}'" for store_id in store_ids)
     sql = _PAGE.format(
         of_stores=f"store_id IN ({stores})",
         of_topic=f"AND topic = '{_escaped(span.topic)}'" if span.topic else "",
@@ -104,14 +81,41 @@ def _query(
         after_entry=after.entry,
         limit=limit,
     )
+    return [row for batch in timeline.query(sql) for row in batch.to_pylist()]
+
+
+def _distinct(rows: list[dict[str, Any]]) -> list[FarTimer]:
+    """Return each timer once: an ingest that was repeated may have written it twice."""
     seen: set[tuple[str, int]] = set()
-    for batch in timeline.query(sql):
-        for row in batch.to_pylist():
-            identity = row["store_id"], row["timer_id"]
-            if identity not in seen:  # an ingest that was repeated may have written it twice
-                seen.add(identity)
-                place = FarPlace(row["due_ms"], row["store_id"], row["entry_offset"])
-                yield FarTimer(place, row["timer_id"], row["topic"], row["unique_key"], row["record"])
+    found: list[FarTimer] = []
+    for row in rows:
+        identity = row["store_id"], row["timer_id"]
+        if identity not in seen:
+            seen.add(identity)
+            found.append(FarTimer(_place_of(row), _timer_of(row)))
+    return found
+
+
+def _place_of(row: dict[str, Any]) -> FarPlace:
+    return FarPlace(row["due_ms"], row["store_id"], row["entry_offset"])
+
+
+def _timer_of(row: dict[str, Any]) -> PendingTimer:
+    message = decode_record(row["record"])
+    properties = message.properties
+    sample = message.body[:SAMPLE_BYTES].decode(errors="replace")
+    return PendingTimer(
+        row["timer_id"],
+        row["topic"],
+        row["unique_key"],
+        properties.get(KEYS, ""),
+        properties.get(TAGS, ""),
+        row["due_ms"],
+        int(properties.get(REAL_QUEUE_ID, "0")),
+        message.store_timestamp_ms,
+        len(message.body),
+        "".join(letter if letter.isprintable() else "." for letter in sample),
+    )
 
 
 class _Files(NamedTuple):

@@ -1,14 +1,11 @@
 """Local builds of windows without Spark: a child process of the broker, its reports and its time limit per window."""
 
 import asyncio
-import contextlib
-import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 
 from latermq.errors import LaterMQError
-from latermq.server.processes import describe_exit
+from latermq.processes import describe_exit, end_worker, start_worker
 
 _READ_BYTES = 1 << 16
 _KEPT_BYTES = 1 << 12  # of its other output, for the log
@@ -44,20 +41,15 @@ class LocalBuilds:
         An error belongs to the first window that was not reported. It is BuildTimedOut if that window took longer than
         `limit_s`. Later windows were not started.
         """
-        process = await asyncio.create_subprocess_exec(
-            *self.command(numbers, limit_s),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
+        process = await start_worker(
+            self.command(numbers, limit_s),
             # Not on the command line, which every user of the machine can read: the URI may hold credentials.
-            env={**os.environ, ROOT_VARIABLE: self._root_uri},
+            environment={ROOT_VARIABLE: self._root_uri},
         )
         try:
             await _listen(process, len(numbers), limit_s, report)
         finally:
-            _kill_group(process.pid)
-            await _wait_for_exit(process)
+            await end_worker(process)
 
 
 async def _listen(process: asyncio.subprocess.Process, count: int, limit_s: float, report: Report) -> None:
@@ -87,17 +79,3 @@ async def _listen(process: asyncio.subprocess.Process, count: int, limit_s: floa
                 end_s = loop.time() + limit_s
             else:
                 noise = (noise + line + b"\n")[-_KEPT_BYTES:]
-
-
-def _kill_group(pid: int) -> None:
-    """Kill the process and its children. Ignore those that have already exited."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
-async def _wait_for_exit(process: asyncio.subprocess.Process) -> None:
-    """Wait for a killed process even if this task is cancelled again, so that no process and no pipe is left behind."""
-    exited = asyncio.ensure_future(process.wait())
-    while not exited.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.shield(exited)
