@@ -83,11 +83,15 @@ _CHECK_SECRET = "Check the secret and the name of the user"
 _ASK = "An administrator can change this: `latermq user` and `latermq acl`, or mqadmin updateUser and createAcl"
 
 
-def error_from_wire(code: int, remark: str | None, server: str = "") -> LaterMQError:
-    """Return the error for a response code. Without a remark, the docstring of its class is the message."""
+def error_from_wire(code: int, remark: str | None, server: str = "", user: str = "") -> LaterMQError:
+    """Return the error for a response code. Without a remark, the docstring of its class is the message.
+
+    `user` is the one that signed the request. The remark about a wrong signature does not name it.
+    """
     type_ = _BY_CODE.get(code)
     if type_ is errors.NoPermission and (hint := _access_hint(remark or "")):
-        return AccessRefused((remark or "").rstrip("."), hint=hint)
+        known = f" (user {user}, {server})" if user and remark == _WRONG_SIGNATURE else ""
+        return AccessRefused((remark or "").rstrip(".") + known, hint=hint)
     if type_ is None:
         members = {"code": code, "__doc__": UnknownResponse.__doc__, "__module__": __name__}
         type_ = type(UnknownResponse.__name__, (UnknownResponse,), members)

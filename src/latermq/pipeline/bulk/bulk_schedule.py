@@ -15,6 +15,7 @@ from latermq.errors import IllegalMessage, LaterMQError
 from latermq.pipeline.bulk.bulk_job import brokers_of_job, check_job, find_namesrv, job_folder
 from latermq.pipeline.bulk.due_times import local_time_zone
 from latermq.pipeline.bulk.job_root import find_job_root
+from latermq.pipeline.bulk.pieces import executors_of
 from latermq.pipeline.bulk.row_frames import BadRow, Target, check_columns, requests_of
 from latermq.pipeline.bulk.share_runner import SpooledJob, play_shares
 from latermq.pipeline.bulk.spool import Scheduled, SpoolFile, write_spool
@@ -147,7 +148,7 @@ def send_spooled(
 ) -> Scheduled:
     """Schedule the rows that tasks spooled: on the executors of a session, else in this process.
 
-    A dry run only counts rows with repeated keys.
+    Executors that would act as another user do not send. A dry run only counts rows with repeated keys.
     """
     try:
         addresses = masters(order.namesrv)
@@ -155,7 +156,7 @@ def send_spooled(
         spooled = SpooledJob(
             order.root_uri, order.job, f"{order.folder}/shares", order.keys_folder, addresses, is_dry_run=dry_run
         )
-        done = play_shares(spooled, files, on_sent, spark)
+        done = play_shares(spooled, files, on_sent, executors_of(spark))
         if done.repeated and not dry_run:
             _log.warning("job %s: %s", order.job, repeated_note(done))
         return done

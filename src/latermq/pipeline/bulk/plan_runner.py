@@ -18,6 +18,7 @@ from latermq.errors import CorruptStore, StoreError, UnsupportedRequest
 from latermq.model.timer_changes import NO_TIME, TimerChanges
 from latermq.model.timers import Verdict
 from latermq.pipeline.bulk.bulk_job import files_in, job_folder
+from latermq.pipeline.bulk.pieces import ERROR, executors_of, run_pieces
 from latermq.pipeline.bulk.plan_steps import PATIENCE_S, REFUSED, run_steps, steps_of
 from latermq.pipeline.bulk.row_frames import column_of
 from latermq.pipeline.driver.brokers import masters
@@ -51,6 +52,7 @@ _VERDICTS = [*map(str, VERDICTS), *(str(one) for one in Verdict if one not in VE
 _NUMBER_OF = {verdict: number for number, verdict in enumerate(_VERDICTS)}
 _ALONE = _NUMBER_OF[ALONE]
 
+_COUNTS = f"verdict string, names bigint, {ERROR}"
 _RESULT = pa.schema(
     [
         ("store_id", pa.string()),
@@ -76,7 +78,7 @@ def run_plan(
     """Execute the files that have no result yet. Returns the rows that had one, and the number of rows per verdict.
 
     `rows` is the size of the plan. A plan that has lost rows is refused rather than executed as if it were complete.
-    With a session its executors do the work, and this process only counts.
+    With a session its executors do the work, and this process only counts, unless they would act as another user.
     """
     folder = job_folder(root, job)
     verdicts: Counter[str] = Counter()
@@ -90,6 +92,7 @@ def run_plan(
     left = [name for name in files if name not in finished]
     if left:
         plan = PlanFolder(root.uri, folder, addresses_by_store(namesrv))
+        spark = executors_of(spark)
         for counts in _play_here(plan, left) if spark is None else _play_on_executors(spark, plan, left):
             verdicts += counts
             on_done(counts.total())
@@ -115,20 +118,18 @@ def _play_here(plan: PlanFolder, names: Sequence[str]) -> Iterator[Counter[str]]
 
 def _play_on_executors(spark: "SparkSession", plan: PlanFolder, names: Sequence[str]) -> Iterator[Counter[str]]:
     from latermq.pipeline.source.part_frames import parallelism
-    from latermq.pipeline.spark.spark_failures import spark_errors
 
+    tasks = min(TASKS, parallelism(spark))
     for at in range(0, len(names), FILES_PER_JOB):
         chosen = list(names[at : at + FILES_PER_JOB])
+        shares = [chosen[number::tasks] for number in range(min(tasks, len(chosen)))]
 
-        def play(batches: Iterator[pa.RecordBatch], chosen: list[str] = chosen) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for counts in _play_here(plan, [chosen[number] for number in batch.column(0).to_pylist()]):
-                    yield pa.RecordBatch.from_pydict({"verdict": list(counts), "names": list(counts.values())})
+        def play(number: int, shares: list[list[str]] = shares) -> list[dict[str, object]]:
+            counts = sum(_play_here(plan, shares[number]), Counter[str]())
+            return [{"verdict": verdict, "names": count} for verdict, count in counts.items()]
 
-        with spark_errors("a task of the bulk job"):
-            numbers = spark.range(0, len(chosen), 1, min(len(chosen), TASKS, parallelism(spark)))
-            found = numbers.mapInArrow(play, "verdict string, names bigint").groupBy("verdict").sum("names").collect()
-        yield Counter({row[0]: row[1] for row in found})
+        found = run_pieces(spark, "a task of the bulk job", len(shares), play, _COUNTS, len(shares))
+        yield sum((Counter({row.verdict: row.names}) for row in found), Counter[str]())
 
 
 def play_file(plan: PlanFolder, name: str) -> Counter[str]:

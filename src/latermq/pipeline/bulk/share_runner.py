@@ -2,14 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
-
-from latermq import errors
-from latermq.errors import LaterMQError, StoreError
 from latermq.pipeline.bulk.divided_spool import divide_spool
 from latermq.pipeline.bulk.job_keys import SAMPLE_KEYS, JobKeys, stored_keys
+from latermq.pipeline.bulk.pieces import ERROR, run_pieces
 from latermq.pipeline.bulk.shares import Share, shares_for
 from latermq.pipeline.bulk.spool import LINKS_PER_BROKER, Scheduled, SpoolFile, count_repeated, send_spool
 from latermq.pipeline.timeline.root import open_root
@@ -22,9 +19,8 @@ DIVIDERS = 16
 # Of one Spark job; progress is reported after each job.
 SHARES_PER_JOB = 8
 
-_ERROR = "error string, message string, hint string"
-_SHARES = f"scheduled bigint, known bigint, repeated bigint, repeated_keys array<string>, {_ERROR}"
-_FILES = f"broker string, path string, rows bigint, size_bytes bigint, topics array<string>, share int, {_ERROR}"
+_SHARES = f"scheduled bigint, known bigint, repeated bigint, repeated_keys array<string>, {ERROR}"
+_FILES = f"broker string, path string, rows bigint, size_bytes bigint, topics array<string>, share int, {ERROR}"
 
 
 class SpooledJob(NamedTuple):
@@ -89,7 +85,7 @@ def _divide(
         found = divide_spool(open_root(spooled.root_uri), spooled.spool_folder, groups[number], shares)
         return [{**file._asdict(), "topics": list(file.topics)} for file in found]
 
-    rows = _run(spark, f"dividing the rows of job {spooled.job}", len(groups), divide, _FILES, len(groups))
+    rows = run_pieces(spark, f"dividing the rows of job {spooled.job}", len(groups), divide, _FILES, len(groups))
     return [SpoolFile(row.broker, row.path, row.rows, row.size_bytes, tuple(row.topics), row.share) for row in rows]
 
 
@@ -107,44 +103,6 @@ def _play_on_executors(
             return [{**done._asdict(), "repeated_keys": list(done.repeated_keys)}]
 
         tasks = min(len(chosen), LINKS_PER_BROKER * len(spooled.addresses))
-        for row in _run(spark, f"scheduling the rows of job {spooled.job}", len(chosen), play, _SHARES, tasks):
+        for row in run_pieces(spark, f"scheduling the rows of job {spooled.job}", len(chosen), play, _SHARES, tasks):
             yield Scheduled(row.scheduled, row.known, row.repeated, tuple(row.repeated_keys))
         on_sent(sum(file.rows for _, files in chosen for file in files))
-
-
-def _run(
-    spark: "SparkSession",
-    what: str,
-    count: int,
-    work: Callable[[int], list[dict[str, object]]],
-    schema: str,
-    tasks: int,
-) -> list[Any]:
-    """Let executors do numbered pieces of work, and return the rows that describe what they did: a few per piece.
-
-    An error is returned as a row: Spark turns an exception of a task into a page of text.
-    """
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
-    from latermq.pipeline.spark.spark_failures import spark_errors
-
-    types = StructType.fromDDL(schema)
-    assert isinstance(types, StructType)
-    columns = to_arrow_schema(types)
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                try:
-                    rows = work(number)
-                except LaterMQError as error:
-                    rows = [{"error": type(error).__name__, "message": error.message, "hint": error.hint}]
-                yield pa.RecordBatch.from_pylist(rows, columns)
-
-    with spark_errors(what):
-        found = spark.range(0, count, 1, max(1, tasks)).mapInArrow(run, schema).collect()
-    for row in found:
-        if row.error is not None:
-            raise getattr(errors, row.error, StoreError)(row.message, hint=row.hint or "")
-    return list(found)

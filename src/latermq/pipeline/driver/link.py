@@ -13,7 +13,13 @@ import msgspec
 
 from latermq.client.session.connection import split_address, tls_hint
 from latermq.client.session.credentials import Credentials, credentials_from_environment
-from latermq.client.session.failures import ConnectFailed, ConnectionLost, RequestTimedOut, error_from_wire
+from latermq.client.session.failures import (
+    AccessRefused,
+    ConnectFailed,
+    ConnectionLost,
+    RequestTimedOut,
+    error_from_wire,
+)
 from latermq.errors import CorruptStore, LaterMQError, MalformedFrame
 from latermq.message.names import is_file_name
 from latermq.model.pipeline_state import PipelineState
@@ -45,6 +51,12 @@ from latermq.tls.contexts import reason_of
 
 PULL_BYTES = 1 << 20  # larger pulls delay the broker's deliveries too long
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+
+_RIGHTS = (
+    "Work on timers needs Get on the cluster, and Pub on every topic whose timers it schedules, cancels or moves, "
+    "for example `latermq acl grant USER Topic:orders Pub`"
+)
+_EXECUTORS = "Spark's executors on other machines need LATERMQ_USER and LATERMQ_SECRET_FILE in spark.executorEnv"
 
 _Result = TypeVar("_Result")
 
@@ -291,8 +303,15 @@ class BrokerLink:
             if command.is_response and command.opaque == opaque:
                 break
         if command.code:
-            raise error_from_wire(command.code, command.remark, self.address)
+            raise self._failure(command)
         return command, body
+
+    def _failure(self, command: Command) -> LaterMQError:
+        user = self._credentials.user if self._credentials is not None else ""
+        error = error_from_wire(command.code, command.remark, self.address, user)
+        if isinstance(error, AccessRefused):
+            error.hint = f"{error.hint}. {_RIGHTS if user else _EXECUTORS}"
+        return error
 
     def _read_frame(self) -> tuple[Command, bytearray]:
         prefix = decode_prefix(self._read(PREFIX_BYTES))

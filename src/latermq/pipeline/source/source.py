@@ -22,6 +22,7 @@ from latermq.pipeline.source.options import (
     is_catalog_table,
     parse_options,
 )
+from latermq.pipeline.source.plain_errors import plain_errors
 from latermq.pipeline.source.ranges import Bounds, QueuePart, check_queues, limit_offsets, offset_key, parts, resolve
 from latermq.pipeline.source.reader import read_part
 from latermq.pipeline.source.records import COLUMN_TYPES, TEXT_MAP
@@ -57,6 +58,7 @@ class LaterMQSource(DataSource):
     def name(cls) -> str:
         return "latermq"
 
+    @plain_errors()
     def schema(self) -> StructType:
         """The columns of a topic; of a table with a job, those of timers. INSERT INTO such a table schedules them."""
         given = checked_options(self._given)
@@ -72,15 +74,19 @@ class LaterMQSource(DataSource):
             raise ConfigError(f"unknown column: {', '.join(unknown)}", hint=f"Columns: {', '.join(COLUMN_TYPES)}")
         return StructType([SCHEMA[name] for name in columns])
 
+    @plain_errors()
     def reader(self, schema: StructType) -> "TopicReader":
         return TopicReader(parse_options(self._options(schema)), checked_columns(schema))
 
+    @plain_errors()
     def streamReader(self, schema: StructType) -> "TopicStreamReader":
         return TopicStreamReader(parse_options(self._options(schema)), checked_columns(schema))
 
+    @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> TimerWriter:
         return make_writer(self._options(schema), schema, overwrite)
 
+    @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamTimerWriter:
         return make_stream_writer(self._options(schema), schema, overwrite)
 
@@ -120,6 +126,7 @@ class TopicReader(DataSourceReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         return self._pushed.accept(filters)
 
+    @plain_errors()
     def partitions(self) -> Sequence[InputPartition]:
         options, pushed = self._options, self._pushed
         every = queues_of(options.namesrv, options.topic, options.broker)
@@ -157,6 +164,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, int] | None = None
         self._last_trigger_s = -math.inf
 
+    @plain_errors()
     def initialOffset(self) -> dict[str, int]:
         starts = resolve(self._options.starting_offsets, self._bounds())
         return {offset_key(place): start for place, start in starts.items()}
@@ -165,6 +173,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = self._options.max_rows_per_trigger
         return ReadMaxRows(rows) if rows else ReadAllAvailable()
 
+    @plain_errors()
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         # A queue whose broker is unreachable keeps its offset.
         end = {**start, **(self._target if self._target is not None else self._flushed())}
@@ -179,6 +188,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, int]:
         return self._flushed()
 
+    @plain_errors()
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         moved = {key: (start.get(key), high) for key, high in end.items() if start.get(key) != high}
         if not moved:
@@ -230,8 +240,9 @@ def _read(
     part: QueuePart, columns: Mapping[str, str], options: SourceOptions, due_ms: tuple[int, int] | None = None
 ) -> Iterator[pa.RecordBatch]:
     names = list(columns)
-    for batch in read_part(part, list(columns.values()), options, due_ms):
-        yield batch.rename_columns(names)
+    with plain_errors():
+        for batch in read_part(part, list(columns.values()), options, due_ms):
+            yield batch.rename_columns(names)
 
 
 def queue_bounds(options: SourceOptions, places: Sequence[QueuePlace], *, flush: bool = False) -> Bounds:

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from latermq.errors import ConfigError, StoreError
 from latermq.pipeline.bulk.bulk_schedule import Order, remove_spool, send_spooled, spool_partition
 from latermq.pipeline.bulk.stream_job import StreamProgress, check_query, finish_batch, read_progress
+from latermq.pipeline.source.plain_errors import plain_errors
 from latermq.pipeline.source.writer import SpooledFiles, parse_order
 from latermq.pipeline.timeline.root import open_root
 
@@ -35,6 +36,7 @@ class StreamTimerWriter(DataSourceStreamArrowWriter):
         self._order = order
         self._progress = progress
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SpooledBatch:
         context = TaskContext.get()
         batch = context.getLocalProperty(BATCH_PROPERTY) if context is not None else None
@@ -49,6 +51,7 @@ class StreamTimerWriter(DataSourceStreamArrowWriter):
         order = self._order.of_batch(int(batch))
         return SpooledBatch(spool_partition(order, iterator, context.partitionId()), query)
 
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         spooled = [message for message in messages if isinstance(message, SpooledBatch)]
         if not spooled:

@@ -16,6 +16,7 @@ from latermq.pipeline.bulk.job_root import find_job_root
 from latermq.pipeline.bulk.row_frames import check_columns
 from latermq.pipeline.bulk.spool import SpoolFile
 from latermq.pipeline.source.options import checked_options
+from latermq.pipeline.source.plain_errors import plain_errors
 
 
 @dataclass
@@ -31,10 +32,12 @@ class TimerWriter(DataSourceArrowWriter):
     def __init__(self, order: Order) -> None:
         self._order = order
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SpooledFiles:
         context = TaskContext.get()
         return SpooledFiles(spool_partition(self._order, iterator, context.partitionId() if context is not None else 0))
 
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         send_spooled(
             self._order, [file for message in messages if isinstance(message, SpooledFiles) for file in message.files]

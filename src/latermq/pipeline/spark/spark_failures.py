@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from latermq.client.session.failures import AccessRefused
 from latermq.errors import CorruptStore, StoreError
 from latermq.pipeline.spark.own_session import check_delta
 
-# If a worker raises an error of this package, Spark's own error text contains it.
-_OURS = re.compile(r"^latermq\.errors\.(\w+): (.+)$", re.MULTILINE)
+# If a worker raises an error of this package, Spark's own error text contains it, with its hint.
+_OURS = re.compile(r"\blatermq(?:\.\w+)+\.([A-Z]\w+): (.+)$", re.MULTILINE)
 _ERROR_CLASS = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]+")
 # Python errors raised in calls from Spark, and Java errors thrown in calls from Python, nested in each other.
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")
@@ -36,6 +37,8 @@ def spark_errors(what: str) -> Iterator[None]:
         text = str(error)
         check_delta(error)
         if ours := _OURS.search(text):
+            if ours[1] == AccessRefused.__name__:
+                raise AccessRefused(f"{what} failed: {ours[2]}") from error
             kind = CorruptStore if ours[1] == "CorruptStore" else StoreError
             raise kind(f"{what} failed: {ours[2]}", hint="The job is retried") from error
         if _DISK_FULL in text:
