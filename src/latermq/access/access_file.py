@@ -43,6 +43,7 @@ class _SealJson(msgspec.Struct, kw_only=True):
 
 class _FileJson(msgspec.Struct, kw_only=True):
     revision: str
+    init_user: str = ""
     seal: _SealJson | None = None
     users: list[_UserJson] = msgspec.field(default_factory=list)
     acls: list[_AclJson] = msgspec.field(default_factory=list)
@@ -55,13 +56,21 @@ class Seal(NamedTuple):
     salt: bytes
 
 
+class StoredAccess(NamedTuple):
+    """The content of a file."""
+
+    state: AccessState
+    seal: Seal | None  # to write the file with
+    init_user: str  # the user of access.init_user that a start has created, or found
+
+
 def new_seal(key_text: str, random_bytes: RandomBytes) -> Seal:
     """A seal for a new file."""
     salt = random_bytes(SALT_BYTES)
     return Seal(SecretBox(stretched_key(key_text, salt), random_bytes), salt)
 
 
-def encode_access(state: AccessState, seal: Seal | None) -> bytes:
+def encode_access(state: AccessState, seal: Seal | None, init_user: str = "") -> bytes:
     """Encode users and policies. Without a seal, the secrets are written in plain text."""
 
     def written(user: User) -> list[str]:
@@ -72,6 +81,7 @@ def encode_access(state: AccessState, seal: Seal | None) -> bytes:
     content = msgspec.json.encode(
         _FileJson(
             revision=state.revision,
+            init_user=init_user,
             seal=None if seal is None else _SealJson(salt=_text(seal.salt), check=_text(seal.box.seal(_CHECK, b""))),
             users=[
                 _UserJson(name=user.name, secrets=written(user), super=user.is_super, enabled=user.is_enabled)
@@ -86,8 +96,8 @@ def encode_access(state: AccessState, seal: Seal | None) -> bytes:
     return _MAGIC + hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
 
-def decode_access(data: bytes, key_text: str, random_bytes: RandomBytes) -> tuple[AccessState, Seal | None]:
-    """Decode users and policies, and the seal to write them with. `key_text` is empty if the operator gave no key."""
+def decode_access(data: bytes, key_text: str, random_bytes: RandomBytes) -> StoredAccess:
+    """Decode users and policies. `key_text` is empty if the operator gave no key."""
     head, _, content = data.partition(b"\n")
     if head != _MAGIC + hashlib.sha256(content).hexdigest().encode():
         raise _damaged("its checksum does not match")
@@ -100,7 +110,7 @@ def decode_access(data: bytes, key_text: str, random_bytes: RandomBytes) -> tupl
         raise
     except (msgspec.DecodeError, ValueError, LaterMQError) as error:
         raise _damaged(str(error)) from None
-    return AccessState(users, acls, file.revision), seal
+    return StoredAccess(AccessState(users, acls, file.revision), seal, file.init_user)
 
 
 def _opened_seal(written: _SealJson, key_text: str, random_bytes: RandomBytes) -> Seal:

@@ -34,22 +34,29 @@ class AccessTable:
         self.editor = Editor(Limits(config.max_users, config.max_entries), new_revision)
         self.state = NO_USERS
         self._seal: Seal | None = None
+        self._init_user = ""  # the one that a start has created, or found
         data = disk.read(ACCESS_PATH)
         if data is not None:
-            self.state, self._seal = decode_access(data, key_text, random_bytes)
+            self.state, self._seal, self._init_user = decode_access(data, key_text, random_bytes)
+        self.deleted_init_user = ""  # the user of the setting, if it was deleted
         self._saved = None if data is None else self.state
         self.has_failed_undo = False  # the file may have a state that never was in effect
-        state = self._with_init_user(config.init_user)
-        is_new_seal = bool(key_text) and self._seal is None
-        if is_new_seal:
+        state, is_changed = self._with_init_user(config.init_user)
+        if key_text and self._seal is None:
             self._seal = new_seal(key_text, random_bytes)
-        if (is_new_seal and data is not None) or state is not self.state:
+            is_changed |= data is not None
+        if is_changed:
             self.write(state)
             self.state = state
 
+    @property
+    def has_super_user(self) -> bool:
+        """Whether any user could administer the broker."""
+        return any(user.is_super for user in self.state.users.values())
+
     def require_super_user(self) -> None:
         """Raise ConfigError if no user could administer the broker."""
-        if not any(user.is_super for user in self.state.users.values()):
+        if not self.has_super_user:
             raise ConfigError(
                 "access.enabled is set, and there is no super user",
                 hint="Create one: latermq user create NAME --super --data DIR; or set "
@@ -61,11 +68,22 @@ class AccessTable:
         """Whether the secrets in the file are encrypted."""
         return self._seal is not None
 
-    def _with_init_user(self, init_user: str) -> AccessState:
+    def _with_init_user(self, init_user: str) -> tuple[AccessState, bool]:
+        """The state with the user of the setting, and whether the file must be written.
+
+        The user is created once. If it was deleted since, it stays deleted as long as there is another super user.
+        """
         name, _, secret = init_user.partition(":")
-        if not name or name in self.state.users:
-            return self.state
-        return self.editor.create_user(self.state, name, UserChange(secret=secret, is_super=True), by_super=True)
+        if not name:
+            return self.state, False
+        is_first, self._init_user = name != self._init_user, name
+        if name in self.state.users:
+            return self.state, is_first
+        if not is_first and self.has_super_user:
+            self.deleted_init_user = name
+            return self.state, False
+        change = UserChange(secret=secret, is_super=True)
+        return self.editor.create_user(self.state, name, change, by_super=True), True
 
     def change(self, change: Callable[[AccessState], AccessState]) -> None:
         """Change the users at once: for callers that are alone."""
@@ -76,7 +94,7 @@ class AccessTable:
     def write(self, state: AccessState) -> None:
         """Save a state that is not in effect yet, off the loop. After an error, the file has the previous one."""
         with self._saving:
-            data = encode_access(state, self._seal)
+            data = encode_access(state, self._seal, self._init_user)
             try:
                 self._disk.replace(ACCESS_PATH, data)
             except StoreError:
@@ -107,7 +125,7 @@ class AccessTable:
         if self._saved is None:
             self._disk.remove(ACCESS_PATH)
         else:
-            self._disk.replace(ACCESS_PATH, encode_access(self._saved, self._seal))
+            self._disk.replace(ACCESS_PATH, encode_access(self._saved, self._seal, self._init_user))
 
     def statistics(self) -> dict[str, int]:
         """The number of users, and of the entries of the user with the most."""

@@ -100,9 +100,9 @@ class CopiedUsers:
         data = self._box.open(reply.body, nonce.encode())
         if data:
             if len(data) > _LARGE_BYTES:
-                state, _ = await asyncio.to_thread(decode_access, data, "", secrets.token_bytes)
+                state = (await asyncio.to_thread(decode_access, data, "", secrets.token_bytes)).state
             else:
-                state, _ = decode_access(data, "", secrets.token_bytes)
+                state = decode_access(data, "", secrets.token_bytes).state
             self.state = state
             _log.info("users copied", broker=address, users=len(state.users))
         is_first, self.trouble = bool(self.trouble), ""

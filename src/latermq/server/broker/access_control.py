@@ -70,6 +70,12 @@ class AccessControl:
             always_enforced=CODES,
             audit=self._audit,
         )
+        if self.table.deleted_init_user:
+            _log.warning(
+                "the user of access.init_user was deleted, and is not created again",
+                user=self.table.deleted_init_user,
+                hint="Remove the setting, or create the user: latermq user create NAME --super",
+            )
         _log.info("users checked", users=len(self.table.state.users), mode=access.mode, sealed=self.table.is_sealed)
 
     @property
