@@ -23,7 +23,9 @@ TOKEN = "0123456789abcdef-test"
 SECRETS = {"root": "r00t-secret", "alice": "alice-secret", "reader": "reader-secret", "nobody": "nobody-secret"}
 TIMER = timer_id("orders", "A" * 32)
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
-FOR_ANY_USER = OPEN | {("GET", "/openapi.json"), ("POST", "/api/v1/timers:batch")}
+# Of these, each user sees what it has a right to.
+PARTIAL = {("GET", f"/api/v1/{name}") for name in ("timers", "topics", "groups", "dead-letters")}
+FOR_ANY_USER = OPEN | PARTIAL | {("GET", "/openapi.json"), ("POST", "/api/v1/timers:batch")}
 BODIES: dict[tuple[str, str], object] = {
     ("POST", "/api/v1/timers"): {"topic": "orders", "body": "x", "delay": "1h"},
     ("POST", "/api/v1/timers:batch"): b'{"topic": "orders", "body": "x", "delay": "1h"}\n',
@@ -124,6 +126,9 @@ def test_a_request_needs_a_user_its_secret_and_a_right(console: ConsoleProcess, 
     unprivileged = ask(client_of(console, "nobody"), method, path)
     if (method, path) in FOR_ANY_USER:
         assert unprivileged.status == 200
+        if (method, path) in PARTIAL:
+            assert [*map(bool, unprivileged.json.values())].count(True) == 1, "nothing but that it is partial"
+            assert unprivileged.json["is_partial"]
         if path.endswith(":batch"):
             assert "User:nobody has no permission" in unprivileged.lines[0]["problem"]["detail"]
     else:
@@ -194,6 +199,7 @@ def test_pages_offer_what_the_user_may_do(console: ConsoleProcess) -> None:
     assert "Send a message" not in page
     assert 'href="/brokers"' in page
     alice = sign_in(console, "alice")
+    assert alice.get("/").headers["location"] == "/timers"
     page = alice.get("/topics/orders").body.decode()
     assert "Send a message" in page
     assert 'href="/brokers"' not in page

@@ -1,6 +1,7 @@
 """The console process: start, stop, health, and what it refuses before a request reaches the API."""
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from tests.interop.waiting import wait_until
 from tests.support.http_console import HttpClient, running_console
 from tests.support.metrics_scrape import scrape
 from tests.support.serving import serving
+from tests.support.tls_scene import own_certificate, trusting
 
 TOKEN = "0123456789abcdef-test"
 
@@ -232,6 +234,18 @@ def test_without_the_token_only_health_is_answered() -> None:
 
 
 # Limits
+
+
+def test_the_cookie_of_a_console_with_tls_is_never_sent_in_plaintext(tmp_path: Path) -> None:
+    files = own_certificate(tmp_path)
+    settings = ("http.tls=true", f"tls.cert={files.certificate}", f"tls.key={files.key}", f"http.token={TOKEN}")
+    with running_console(NOBODY, *settings) as (process, _):
+        connection = http.client.HTTPSConnection(HOST, process.listener.port, context=trusting(files), timeout=30)
+        with contextlib.closing(connection):
+            headers = {"Content-Type": "application/x-www-form-urlencoded"}  # and no Origin, as of an old browser
+            connection.request("POST", "/login", f"token={TOKEN}", headers)
+            cookie = connection.getresponse().getheader("set-cookie") or ""
+    assert {"secure", "httponly", "samesite=strict"} <= {one.strip().lower() for one in cookie.split(";")}
 
 
 def test_a_client_that_asks_too_often_is_refused_until_it_waits() -> None:

@@ -1,7 +1,8 @@
 """Rows of the route table: what a request carries, who answers it, and with what. /openapi.json lists the same rows."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -13,8 +14,8 @@ from starlette.routing import Route
 
 from latermq.access.resources import Access
 from latermq.errors import InvalidParameter, LaterMQError, MalformedRequest, NoPermission
-from latermq.http.problems import HttpError, problem_response
-from latermq.http.security.roles import Identity, Role, check_role, default_role, identity_of
+from latermq.http.problems import HttpError, problem_of, problem_response
+from latermq.http.security.roles import Identity, Rights, Role, check_role, default_role, identity_of
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -33,6 +34,11 @@ class Call(NamedTuple):
     body: Any  # the row's body struct, or bytes if the row decodes the body itself
     headers: Headers
     permit: Callable[[Access], None] = _permit_all  # checks what turns out only while the request is handled
+    rights: Rights | None = None  # of the user who asks; None: without users
+
+    def sees(self, *accesses: Access) -> bool:
+        """Whether the answer may show these resources."""
+        return self.rights is None or self.rights.may(accesses)
 
 
 Rule = Callable[[Call], Sequence[Access]]
@@ -74,6 +80,7 @@ class Endpoint:
     meaning: str = ""
     role: Role | None = None  # by default viewer for GET, and operator for others
     access: Rule | None = None  # what a user of the cluster needs; None: always refused
+    visible: Callable[[Any, Rights], Any] | None = None  # what a user sees of an answer; None: all of it
 
     @property
     def needed_role(self) -> Role:
@@ -164,13 +171,33 @@ async def permitted_answer(row: Endpoint, identity: Identity, call: Call) -> Ans
         return await row.handler(call)
     request, details = f"{row.method} {row.path}", dict(call.path)
     is_change = row.needed_role > Role.VIEWER and not getattr(call.body, "dry_run", False)
-    rights.check(request, _accesses(row, call), details, is_change=is_change)
+    accesses = _accesses(row, call)
+    rights.check(request, accesses, details, is_change=is_change)
     try:
-        return await row.handler(call._replace(permit=rights.permit))
+        answer = await row.handler(call._replace(permit=rights.permit, rights=rights))
     except LaterMQError as error:
         if is_change:
             rights.failed(request, error.message, details)
         raise
+    if isinstance(answer.body, AsyncIterator):
+        check = partial(rights.check, request, accesses, details, is_change=False)
+        return replace(answer, body=_while_permitted(answer.body, lambda: rights.may(accesses), check))
+    return answer if row.visible is None else replace(answer, body=row.visible(answer.body, rights))
+
+
+async def _while_permitted(
+    parts: AsyncIterator[bytes], is_permitted: Callable[[], bool], check: Callable[[], None]
+) -> AsyncIterator[bytes]:
+    """Yield the lines of a long answer until its user has changed or lost a right, and then a line that says so."""
+    async for part in parts:
+        if is_permitted():
+            yield part
+            continue
+        try:
+            check()
+        except LaterMQError as error:
+            yield msgspec.json.encode({"problem": problem_of(error)}) + b"\n"
+        return
 
 
 def check_access(row: Endpoint, identity: Identity, call: Call) -> None:

@@ -105,6 +105,10 @@ class FarTimers:
             return []
         return await self._read(ListCommits(self._root_of(states), limit), list[TimelineCommit])
 
+    async def has_timeline(self, holders: Mapping[str, str]) -> bool:
+        """Whether there may be far timers at all."""
+        return bool(await self._states(holders))
+
     def _root_of(self, states: Mapping[str, PipelineState]) -> str:
         roots = {self._timeline or state.timeline for state in states.values()}
         if len(roots) > 1:

@@ -50,8 +50,9 @@ def _connection_class(config: HttpConfig) -> type[H11Protocol]:
             super().connection_lost(exc)
 
         async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+            served = _ambiguous_body if _is_ambiguous(scope) else self._served
             try:
-                await self._served(scope, receive, send)
+                await served(scope, receive, send)
             except AnswerUnread:
                 self.transport.abort()
                 while (await receive())["type"] != "http.disconnect":
@@ -101,6 +102,21 @@ def _connections(config: HttpConfig, tls: TlsFront | None) -> Callable[..., asyn
     """What makes the protocol of a new socket, with uvicorn's arguments."""
     new = _connection_class(config)
     return new if tls is None else lambda **arguments: tls.wrap(new(**arguments))
+
+
+def _is_ambiguous(scope: Scope) -> bool:
+    """Whether a proxy in front may have found another end of the body, and taken the rest for another request."""
+    return {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope.get("headers", ())}
+
+
+async def _ambiguous_body(scope: Scope, receive: Receive, send: Send) -> None:
+    error = HttpError(
+        HTTPStatus.BAD_REQUEST,
+        "the request has both Content-Length and Transfer-Encoding",
+        hint="Send one of them",
+        headers={"Connection": "close"},
+    )
+    await problem_response(error)(scope, receive, send)
 
 
 async def _too_many_connections(scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 
 import uvloop
 
@@ -26,6 +27,7 @@ from latermq.http.api.jobs import JobApi
 from latermq.http.api.lateness import LatenessApi
 from latermq.http.api.live import LiveApi
 from latermq.http.api.message_trace import MessageTraceApi
+from latermq.http.api.partial_lists import with_visible
 from latermq.http.api.pipeline import PipelineApi
 from latermq.http.api.throughput import ThroughputApi
 from latermq.http.api.timer_batches import TimerBatchApi
@@ -189,7 +191,7 @@ class ConsoleProcess:
             *PipelineApi(brokers, self._far).endpoints,
             *AlertApi(self.alerts, self._cluster.collect, clock).endpoints,
         ]
-        return with_rules([*rows, *OpenApi(rows).endpoints])
+        return [replace(row, visible=with_visible(row)) for row in with_rules([*rows, *OpenApi(rows).endpoints])]
 
 
 def run_console(config: Config, ready: Callable[[str], None]) -> int:

@@ -4,7 +4,7 @@ import pytest
 
 from latermq.clock import SimulatedClock
 from latermq.http.security.roles import Identity, Role
-from latermq.http.security.sessions import MAX_ENDED, Sessions
+from latermq.http.security.sessions import MAX_CLOCK_STEP_MS, MAX_ENDED, Sessions
 
 SECRET = "0123456789abcdef"
 ADMIN = Identity("admin", Role.ADMIN)
@@ -33,6 +33,19 @@ def test_a_session_is_recognised_until_it_expires(sessions: Sessions, clock: Sim
     assert identify(sessions, cookie) == found
     clock.advance(1)
     assert identify(sessions, cookie) is None
+
+
+def test_a_clock_that_is_set_back_does_not_make_sessions_last_longer(sessions: Sessions, clock: SimulatedClock) -> None:
+    cookie = sessions.open(ADMIN)
+    clock.step(-MAX_CLOCK_STEP_MS)
+    assert identify(sessions, cookie) is not None
+    clock.step(-1)
+    assert identify(sessions, cookie) is None
+
+
+def test_a_shorter_timeout_ends_sessions_that_were_opened_for_longer(clock: SimulatedClock) -> None:
+    cookie = Sessions(SECRET, 12 * 3_600_000, clock).open(ADMIN)
+    assert identify(Sessions(SECRET, 3_600_000, clock), cookie) is None
 
 
 def test_another_console_with_the_same_token_accepts_a_session_and_one_with_another_token_does_not(

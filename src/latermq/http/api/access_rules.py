@@ -6,12 +6,14 @@ The rights are those of the requests to brokers that do the same, which docs/pro
 from collections.abc import Iterable
 from dataclasses import replace
 
-from latermq.access.resources import GET, LIST, PUB, SUB, UPDATE, Access, Action, Kind
+from latermq.access.resources import GET, PUB, SUB, UPDATE, Access, Action, Actions, Kind
+from latermq.client.dead_letters import topic_of
 from latermq.http.endpoint import Call, Endpoint, Rule
+from latermq.message.names import DEAD_LETTER_PREFIX, TIMER_DEAD_LETTER_TOPIC
 from latermq.message.timer_ids import parse_timer_id
 from latermq.model.topic_access import topic_access
 
-ALL_TOPICS = ""  # matched by `Topic:*` and `*` only
+ALL_GROUPS = ALL_TOPICS = ""  # matched by `Topic:*` and `*` only, and refused if an entry denies some topic
 
 
 class Fixed:
@@ -22,6 +24,14 @@ class Fixed:
 
     def __call__(self, call: Call) -> tuple[Access, ...]:
         return self.accesses
+
+
+def dead_letter_access(group: str, actions: Actions) -> Access:
+    """Access to the dead letters of a group, which may be named by their topic as well."""
+    topic = topic_of(group)
+    if topic == TIMER_DEAD_LETTER_TOPIC:
+        return topic_access(topic, actions)
+    return Access(Kind.GROUP, topic.removeprefix(DEAD_LETTER_PREFIX), actions)
 
 
 def group_access(group: str, *actions: Action) -> Access:
@@ -43,7 +53,7 @@ def _topic_in_path(*actions: Action) -> Rule:
 
 
 def _topic_in_query(*actions: Action) -> Rule:
-    return lambda call: (topic_access(call.query.topic if call.query else ALL_TOPICS, actions),)
+    return lambda call: (topic_access(call.query.topic, actions),)
 
 
 def _topic_in_body(*actions: Action) -> Rule:
@@ -54,6 +64,10 @@ def _group(*actions: Action) -> Rule:
     return lambda call: (group_access(call.path["group"], *actions),)
 
 
+def _dead_letters(*actions: Action) -> Rule:
+    return lambda call: (dead_letter_access(call.path["group"], actions),)
+
+
 def _reset(call: Call) -> tuple[Access, ...]:
     return group_access(call.path["group"], UPDATE), topic_access(call.body.topic, (UPDATE,))
 
@@ -61,20 +75,25 @@ def _reset(call: Call) -> tuple[Access, ...]:
 def _resend(call: Call) -> tuple[Access, ...]:
     """Without a topic in the request, each letter's original topic is checked when it is known."""
     topics = [topic_access(call.body.topic, (PUB,))] if call.body.topic else []
-    return group_access(call.path["group"], SUB), *topics
+    return dead_letter_access(call.path["group"], (SUB,)), *topics
 
 
 def _job(call: Call) -> tuple[Access, ...]:
     """A job without a topic may touch all topics."""
     job = call.body
     topics = {job.to_topic or job.topic} if job.action == "resend" else {job.topic}
-    groups = [group_access(job.group, SUB)] if job.group else []
+    groups = [dead_letter_access(job.group, (SUB,))] if job.group else []
     return cluster_access(UPDATE), *groups, *(topic_access(topic or ALL_TOPICS, (PUB,)) for topic in topics)
 
 
+def _timers(call: Call) -> tuple[Access, ...]:
+    """Without a topic, a user sees those of its topics."""
+    return (topic_access(call.query.topic, (PUB, GET)),) if call.query.topic else ()
+
+
 _ANY_USER = Fixed()
+_PARTIAL = Fixed()  # a user sees what it has a right to
 _CLUSTER = Fixed(cluster_access(GET))
-_CLUSTER_LIST = Fixed(cluster_access(GET, LIST))
 _CLUSTER_UPDATE = Fixed(cluster_access(UPDATE))
 
 RULES: dict[tuple[str, str], Rule] = {
@@ -84,7 +103,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/metrics"): _CLUSTER,
     ("POST", "/api/v1/timers"): _topic_in_body(PUB),
     ("POST", "/api/v1/timers:batch"): _ANY_USER,  # each line is checked
-    ("GET", "/api/v1/timers"): _topic_in_query(PUB, GET),
+    ("GET", "/api/v1/timers"): _timers,
     ("GET", "/api/v1/timers/{id}"): _timer(PUB, GET),
     ("GET", "/api/v1/timers/{id}/history"): _timer(PUB, GET),
     ("PATCH", "/api/v1/timers/{id}"): _timer(PUB),
@@ -101,18 +120,18 @@ RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/api/v1/throughput"): _CLUSTER,
     ("GET", "/api/v1/forecast"): _CLUSTER,
     ("POST", "/api/v1/what-if"): _CLUSTER,
-    ("GET", "/api/v1/topics"): _CLUSTER_LIST,
+    ("GET", "/api/v1/topics"): _PARTIAL,
     ("GET", "/api/v1/topics/{topic}"): _topic_in_path(GET),
     ("GET", "/api/v1/topics/{topic}/messages"): _topic_in_path(SUB, GET),
     ("GET", "/api/v1/messages"): _topic_in_query(SUB, GET),
     ("POST", "/api/v1/messages"): _topic_in_body(PUB),
     ("GET", "/api/v1/messages/trace"): _topic_in_query(SUB, GET),
-    ("GET", "/api/v1/groups"): _CLUSTER_LIST,
+    ("GET", "/api/v1/groups"): _PARTIAL,
     ("GET", "/api/v1/groups/{group}"): _group(GET),
     ("POST", "/api/v1/groups/{group}/offsets:reset"): _reset,
-    ("GET", "/api/v1/dead-letters"): _CLUSTER_LIST,
-    ("GET", "/api/v1/dead-letters/{group}"): _group(SUB, GET),
-    ("GET", "/api/v1/dead-letters/{group}/export"): _group(SUB, GET),
+    ("GET", "/api/v1/dead-letters"): _PARTIAL,
+    ("GET", "/api/v1/dead-letters/{group}"): _dead_letters(SUB, GET),
+    ("GET", "/api/v1/dead-letters/{group}/export"): _dead_letters(SUB, GET),
     ("POST", "/api/v1/dead-letters/{group}/resend"): _resend,
     ("GET", "/api/v1/brokers"): _CLUSTER,
     ("GET", "/api/v1/state"): _CLUSTER,

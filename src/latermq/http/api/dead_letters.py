@@ -37,9 +37,10 @@ class DeadLetterCount(msgspec.Struct):
 
 
 class DeadLetterCounts(msgspec.Struct):
-    """All groups with dead letters."""
+    """All groups with dead letters. If `is_partial`, only those that the user has a right to."""
 
     groups: list[DeadLetterCount]
+    is_partial: bool = False
 
 
 class DeadLetter(msgspec.Struct):

@@ -36,9 +36,10 @@ class GroupInfo(msgspec.Struct):
 
 
 class GroupList(msgspec.Struct):
-    """All groups."""
+    """All groups. If `is_partial`, only those that the user has a right to."""
 
     groups: list[GroupInfo]
+    is_partial: bool = False
 
 
 class Member(msgspec.Struct):

@@ -12,9 +12,11 @@ from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from latermq.access.resources import GET, SUB
 from latermq.client import Message, MessageQueue
 from latermq.client.dead_letters import find_by_offset_id, original_topic, reason_of
 from latermq.errors import InvalidParameter, LaterMQError, QueryNotFound
+from latermq.http.api.access_rules import ALL_GROUPS, group_access
 from latermq.http.api.timer_history import TimerEvent, TimerHistoryApi
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
@@ -38,6 +40,7 @@ from latermq.message.properties import (
     TIMER_ID,
     UNIQUE_KEY,
 )
+from latermq.model.topic_access import topic_access
 
 MAX_TRACED = 10  # messages that one answer traces
 MAX_GROUPS = 50  # groups that are asked about them
@@ -100,10 +103,14 @@ class MessageTrace(msgspec.Struct):
 
 
 class MessageTraces(msgspec.Struct):
-    """Traced messages, in the order in which they were stored. `left_out` further ones have the same key."""
+    """Traced messages, in the order in which they were stored. `left_out` further ones have the same key.
+
+    If `is_partial`, there may be groups that the user has no right to. They and their steps are not shown.
+    """
 
     messages: list[MessageTrace]
     left_out: int = 0
+    is_partial: bool = False
 
 
 class Found(NamedTuple):
@@ -121,6 +128,7 @@ class _Scope(NamedTuple):
     groups: Sequence[str]
     topics: Sequence[str]  # where copies may be
     offsets: Mapping[str, Mapping[MessageQueue, int]]  # by group
+    shows: Callable[[str], bool]  # a group
 
 
 class MessageTraceApi:
@@ -144,11 +152,15 @@ class MessageTraceApi:
         masters = await self._brokers.masters()
         turns = asyncio.Semaphore(AT_ONCE)
         topic, names = await self._names(query, masters, turns)
+        if topic != query.topic:  # the one that the message was first sent to
+            call.permit(topic_access(topic, (SUB, GET)))
         if not names:
             raise QueryNotFound("no such message is stored", hint="It may be older than store.retention")
-        scope = await self._scope(topic, masters, turns)
+        scope = await self._scope(topic, masters, turns, lambda group: call.sees(group_access(group, SUB, GET)))
         traces = await asyncio.gather(*(self._trace(name, scope, turns) for name in names[:MAX_TRACED]))
-        return Answer(MessageTraces([one for one in traces if one.steps], max(0, len(names) - MAX_TRACED)))
+        found = [one for one in traces if one.steps]
+        is_partial = not call.sees(group_access(ALL_GROUPS, SUB, GET))
+        return Answer(MessageTraces(found, max(0, len(names) - MAX_TRACED), is_partial))
 
     async def _names(
         self, query: TraceQuery, masters: Mapping[str, str], turns: asyncio.Semaphore
@@ -174,13 +186,15 @@ class MessageTraceApi:
             topic = original_topic(records[0]) or topic
         return topic, list(dict.fromkeys(one.properties.get(UNIQUE_KEY, one.message_id) for one in records))
 
-    async def _scope(self, topic: str, masters: Mapping[str, str], turns: asyncio.Semaphore) -> _Scope:
+    async def _scope(
+        self, topic: str, masters: Mapping[str, str], turns: asyncio.Semaphore, shows: Callable[[str], bool]
+    ) -> _Scope:
         """Find the groups of a topic, the topics of their copies, and their offsets."""
         known = set(await self._brokers.topics())
         consuming = set(await self._brokers.groups_of(topic)) if topic in known else set[str]()
         dead = {group_of(name) for name in known if name.startswith(DEAD_LETTER_PREFIX)}
         # Those that consume the topic come first: a group may have dead letters of other topics.
-        groups = [*sorted(consuming), *sorted(dead - consuming)][:MAX_GROUPS]
+        groups = [name for name in (*sorted(consuming), *sorted(dead - consuming)) if shows(name)][:MAX_GROUPS]
         copies = [
             name
             for group in groups
@@ -202,7 +216,7 @@ class MessageTraceApi:
 
         asked = [group for group in groups if group in consuming]
         read = await _all(turns, (partial(offsets, group) for group in asked))
-        return _Scope(topic, masters, groups, list(dict.fromkeys(copies)), dict(zip(asked, read, strict=True)))
+        return _Scope(topic, masters, groups, list(dict.fromkeys(copies)), dict(zip(asked, read, strict=True)), shows)
 
     async def _trace(self, unique_key: str, scope: _Scope, turns: asyncio.Semaphore) -> MessageTrace:
         """Ask all brokers for the records of one message."""
@@ -217,7 +231,7 @@ class MessageTraceApi:
             self._history.events(scope.topic, unique_key),
         )
         found = [one for part in parts for one in part]
-        steps = steps_of(scope.topic, events, found)
+        steps = [step for step in steps_of(scope.topic, events, found) if not step.group or scope.shows(step.group)]
         keys = next((one.message.properties[KEYS] for one in found if one.message.properties.get(KEYS)), "")
         steps += await self._sent_again(unique_key, keys.split(), found, scope, turns)
         steps.sort(key=lambda step: step.at_ms)

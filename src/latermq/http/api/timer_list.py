@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import binascii
+import contextlib
 import heapq
 import zlib
 from collections.abc import Sequence
@@ -11,8 +12,10 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from latermq.access.resources import GET, PUB
 from latermq.config import HttpConfig
-from latermq.errors import InvalidParameter
+from latermq.errors import InvalidParameter, TopicNotFound
+from latermq.http.api.access_rules import ALL_TOPICS
 from latermq.http.api.timers import Timer, timer_of
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
@@ -20,9 +23,12 @@ from latermq.http.far_timers import NOWHERE, FarTimers
 from latermq.http.paging import page_limit
 from latermq.http.timeline_process import TimelineUnavailable
 from latermq.http.timer_request import parse_bound_ms
+from latermq.message.names import is_system_topic
+from latermq.model.topic_access import topic_access
 from latermq.pipeline.timeline.far_reads import FarPlace
 
 MAX_EMPTY_PAGES = 50  # pages without a match that one request reads of one broker
+MAX_TOPICS = 50  # that one request merges for a user who may not see all
 _MAX_CURSOR_CHARS = 16_384
 
 
@@ -41,12 +47,14 @@ class TimerPage(msgspec.Struct):
     """Timers in the order of their due times. `next` is the cursor of the next page, empty on the last one.
 
     A page may be short or empty and still have a next one. `far_missing` says why the list has no far timers, if the
-    brokers may have some; it is on the first page.
+    brokers may have some; it is on the first page. If `is_partial`, the timers are those of the topics that the user
+    has a right to.
     """
 
     timers: list[Timer]
     next: str = ""
     far_missing: str = ""
+    is_partial: bool = False
 
 
 class _Cursor(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -126,21 +134,27 @@ class _Filter(NamedTuple):
 class _Source:
     """The timers of one broker, page by page."""
 
-    def __init__(self, brokers: Brokers, name: str, address: str, fields: dict[str, str], position: str) -> None:
+    max_pages = MAX_EMPTY_PAGES
+
+    def __init__(
+        self, brokers: Brokers, broker: str, address: str, fields: dict[str, str], position: str, name: str = ""
+    ) -> None:
+        """`name` tells sources of the same broker apart."""
         self._brokers = brokers
+        self._broker = broker
         self._address = address
         self._fields = fields
-        self.name = name
+        self.name = name or broker
         self.first_position = self.position = position
         self.timers: list[_Listed] = []
         self.has_more = True
 
     async def fill(self, limit: int) -> None:
         """Read until there are `limit` timers, or nothing more, or enough was read for one request."""
-        for _ in range(MAX_EMPTY_PAGES):
+        for _ in range(self.max_pages):
             fields = {**self._fields, "limit": str(limit - len(self.timers)), "cursor": self.position}
             page = await self._brokers.pending_page(self._address, fields)
-            self.timers += [_Listed(timer_of(one, self.name), one.timer_id, one.position) for one in page.timers]
+            self.timers += [_Listed(timer_of(one, self._broker), one.timer_id, one.position) for one in page.timers]
             self.position = page.next
             self.has_more = bool(page.next)
             if not self.has_more or len(self.timers) >= limit:
@@ -171,8 +185,22 @@ class TimerListApi:
 
     async def _list(self, call: Call) -> Answer:
         query: TimerQuery = call.query
-        page = await self.page(query, page_limit(query.limit, self._max_page))
+        limit = page_limit(query.limit, self._max_page)
+        if query.topic or call.sees(topic_access(ALL_TOPICS, (PUB, GET))):
+            page = await self.page(query, limit)
+        else:
+            page = await self._page_of(await self._topics_of(call), query, limit)
         return Answer(TimerPage(page.timers, page.next, page.far_missing))
+
+    async def _topics_of(self, call: Call) -> list[str]:
+        """Return the topics whose timers a user may see. Raises InvalidParameter if they are too many for one list."""
+        known = (name for name in await self._brokers.topics() if not is_system_topic(name))
+        names = [name for name in known if call.sees(topic_access(name, (PUB, GET)))]
+        if len(names) > MAX_TOPICS:
+            raise InvalidParameter(
+                f"you have a right to {len(names)} topics, and a list shows up to {MAX_TOPICS}", hint="Choose a topic"
+            )
+        return names
 
     async def page(self, query: TimerQuery, limit: int) -> ListedPage:
         """Return a page; `limit` of the query does not count."""
@@ -192,14 +220,42 @@ class TimerListApi:
             if name in holders
         ]
         far = [_FarSource(self._far, holders, wanted, start.far)] if start.far is not None else []
-        sources: list[_Source | _FarSource] = [*near, *far]
+        page = await self._read([*near, *far], mark, limit)
+        return page._replace(far_missing=far[0].missing if far else "")
+
+    async def _page_of(self, topics: Sequence[str], query: TimerQuery, limit: int) -> ListedPage:
+        """Return a page of some topics. Of several, it has no far timers: each would be a search of the timeline."""
+        if len(topics) == 1:
+            return await self.page(msgspec.structs.replace(query, topic=topics[0]), limit)
+        if query.key:
+            raise InvalidParameter("a search by key needs a topic", hint="Add the parameter topic")
+        bounds = [parse_bound_ms(text) if text else 0 for text in (query.from_, query.to)]
+        mark = zlib.crc32(repr((topics, bounds)).encode())
+        start = _decode_cursor(query.cursor, mark).positions if query.cursor else None
+        sources, brokers = list[_Source](), dict[str, str]()
+        for topic in topics:
+            with contextlib.suppress(TopicNotFound):
+                for name, address in (await self._brokers.holders_of(topic)).items():
+                    brokers[name] = address
+                    key = f"{topic} {name}"
+                    if start is None or key in start:
+                        fields = _Filter(topic, "", *bounds).fields
+                        position = start[key] if start is not None else ""
+                        sources.append(_Source(self._brokers, name, address, fields, position, key))
+        for source in sources:  # brokers search all their timers for those of a topic
+            source.max_pages = max(1, MAX_EMPTY_PAGES // len(sources))
+        page = await self._read(sources, mark, limit)
+        if not query.cursor and await self._far.has_timeline(brokers):
+            page = page._replace(far_missing="Of several topics, only the timers on brokers are listed. Choose a topic")
+        return page
+
+    async def _read(self, sources: "Sequence[_Source | _FarSource]", mark: int, limit: int) -> ListedPage:
         await asyncio.gather(*(source.fill(limit) for source in sources))
         listed, left = _merge(sources, limit)
         end = _Cursor(mark, {name: place for name, place in left.items() if isinstance(place, str)})
         end.far = next((place for place in left.values() if not isinstance(place, str)), None)
-        missing = far[0].missing if far else ""
         timers, broker_ids = [one.timer for one in listed], [one.broker_id for one in listed]
-        return ListedPage(timers, broker_ids, _encode_cursor(end) if left else "", missing)
+        return ListedPage(timers, broker_ids, _encode_cursor(end) if left else "", "")
 
 
 def _merge(sources: Sequence[_Source | _FarSource], limit: int) -> tuple[list[_Listed], dict[str, str | FarPlace]]:

@@ -25,9 +25,10 @@ class TopicQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TopicNames(msgspec.Struct):
-    """The names of all topics."""
+    """The names of all topics. If `is_partial`, only of those that the user has a right to."""
 
     topics: list[str]
+    is_partial: bool = False
 
 
 class QueueInfo(msgspec.Struct):

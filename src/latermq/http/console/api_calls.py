@@ -95,7 +95,9 @@ class ApiCalls:
         """Return the struct that a GET is answered with, at most so old and shared by all visitors."""
         row = self._row("GET", path)
         check_access(row, self._identity, _decoded(row, query, None, None, parts))
-        return await self._api.recent(row, query or {}, parts or {}, max_age_s)
+        found = await self._api.recent(row, query or {}, parts or {}, max_age_s)
+        rights = self._identity.rights
+        return found if rights is None or row.visible is None else row.visible(found, rights)
 
     async def call(
         self,

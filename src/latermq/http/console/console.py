@@ -57,7 +57,7 @@ class Console:
         """`endpoints` are the rows of the API. Without users and a token there is no login."""
         self._api = Api(endpoints, collector)
         self._clock = clock
-        self._scheme = "https" if config.http.tls else "http"
+        self._is_tls = config.http.tls
         self._namesrv = name_servers_of(config)
         self._sign_in = sign_in
         self._sessions = sessions
@@ -139,7 +139,8 @@ class Console:
         name = urlsplit(f"//{host}").hostname or ""
         own = f"[{name}]" if ":" in name else name
         namesrv = ";".join(reached_from(own, server) for server in self._namesrv.split(";"))
-        return Servers(f"{self._scheme}://{host}", namesrv, self._sign_in.has_token, self._sign_in.has_users)
+        scheme = "https" if self._is_tls else "http"
+        return Servers(f"{scheme}://{host}", namesrv, self._sign_in.has_token, self._sign_in.has_users)
 
     def _is_in(self, identity: Identity) -> bool:
         return not self._sign_in.is_needed or bool(identity.name)
@@ -169,7 +170,7 @@ class Console:
             httponly=True,
             samesite="strict",
             # Behind a proxy that speaks TLS, this process sees plain HTTP; the browser's Origin does not.
-            secure=request.headers.get("origin", "").startswith("https://"),
+            secure=self._is_tls or request.headers.get("origin", "").startswith("https://"),
         )
         return response
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 
-from latermq.access.policies import Acl, Decision
+from latermq.access.policies import Acl, Decision, parse_address
 from latermq.access.resources import CREATE, DELETE, PUB, UPDATE, Access, Kind, action_name
 from latermq.access.users import AccessState, User, decide, refusal
 from latermq.audit.audit_log import AuditLog
@@ -177,7 +177,10 @@ class UserRights:
     def _decide(self, access: Access) -> Decision:
         if not self.is_current:
             return Decision(is_allowed=False)
-        return decide(self._user, self._acl, access, self._users.cluster, self._source)
+        decision = decide(self._user, self._acl, access, self._users.cluster, self._source)
+        if decision.is_allowed and not self._user.is_super and access.kind is not Kind.CLUSTER and not access.name:
+            return _exception(self._acl, access, self._source) or decision
+        return decision
 
     def _refusal(self, access: Access, decision: Decision) -> NoPermission:
         text = refusal(self._user, access, self._users.cluster, self._source, decision).message
@@ -215,6 +218,15 @@ class UserRights:
             self._users.audit.count(
                 CountKey(self._user.name, self._source, one.action, one.resource, result, one.entry, one.by, reason)
             )
+
+
+def _exception(acl: Acl, access: Access, source: str) -> Decision | None:
+    """Return the decision of an entry that denies some of the resources that another entry allows all of."""
+    address = parse_address(source)
+    for number, entry in enumerate((*acl.custom, *acl.default), 1):
+        if not entry.is_allow and entry.pattern.kind is access.kind and entry.matches(access.actions, address):
+            return Decision(is_allowed=False, entry=number)
+    return None
 
 
 def role_of(user: User, acl: Acl) -> Role:

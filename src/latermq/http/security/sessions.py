@@ -20,6 +20,8 @@ from latermq.http.security.roles import Identity, Role
 
 MAX_COOKIE_CHARS = 4_096
 MAX_ENDED = 10_000  # sessions that a logout ended; above it the earliest is forgotten
+# A session that seems to last longer was opened before the clock was set back, or with a longer session_timeout.
+MAX_CLOCK_STEP_MS = 60_000
 _ID_BYTES = 16
 _SALT_BYTES = 16
 
@@ -80,7 +82,8 @@ class Sessions:
             role = Role(session.role)
         except (binascii.Error, ValueError):  # signed by another release
             return None
-        if session.expires_ms <= self._clock.now_ms() or session.id in self._ended:
+        left_ms = session.expires_ms - self._clock.now_ms()
+        if not 0 < left_ms <= self._timeout_ms + MAX_CLOCK_STEP_MS or session.id in self._ended:
             return None
         return Identity(session.name, role, session.id, session.version)
 

@@ -1,7 +1,9 @@
 """Who may use the console: users of the cluster, and clients with `http.token`. Failed attempts are slowed down."""
 
 import asyncio
-from collections import Counter
+import hashlib
+import secrets
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from http import HTTPStatus
 
@@ -14,6 +16,8 @@ from latermq.http.security.roles import Identity
 from latermq.http.security.token import SharedToken
 
 MAX_WAITING = 20  # failed attempts of one address whose answers wait; further attempts are refused at once
+MAX_PROVEN = 10_000  # credentials that were right before; above it the ones that were used least recently are forgotten
+_KEY_BYTES = 16
 
 
 class SignIn:
@@ -25,6 +29,9 @@ class SignIn:
         self._clock = clock
         self._failed = FailedAttempts()
         self._waiting: Counter[str] = Counter()
+        # Programs that know their secret are served while others at their address, such as a proxy's, guess.
+        self._proven: OrderedDict[bytes, None] = OrderedDict()
+        self._key = secrets.token_bytes(_KEY_BYTES)
 
     @property
     def is_needed(self) -> bool:
@@ -51,14 +58,14 @@ class SignIn:
             found = self._token.identify(token) if self._token is not None else None
             return self._with_rights(found, source)
 
-        return await self._checked(check, source)
+        return await self._checked(check, source, self._digest("", token))
 
     async def by_secret(self, name: str, secret: str, source: str) -> Identity | None:
         """Return the user, or None if the name or the secret is wrong, or the user is disabled."""
         users = self._users
         if users is None:
             return None
-        return await self._checked(lambda: users.verified(name, secret, source), source)
+        return await self._checked(lambda: users.verified(name, secret, source), source, self._digest(name, secret))
 
     def resumed(self, session: Identity | None, source: str) -> Identity | None:
         """Return whose session this is, or None if it is no longer valid."""
@@ -71,9 +78,13 @@ class SignIn:
             return identity
         return self._users.holder_of_token(identity, source)
 
-    async def _checked(self, check: Callable[[], Identity | None], source: str) -> Identity | None:
+    def _digest(self, name: str, secret: str) -> bytes:
+        content = f"{name}\0{secret}".encode(errors="surrogateescape")
+        return hashlib.blake2b(content, key=self._key, digest_size=_KEY_BYTES).digest()
+
+    async def _checked(self, check: Callable[[], Identity | None], source: str, digest: bytes) -> Identity | None:
         address = network_of(source) if source else ""
-        if self._waiting[address] >= MAX_WAITING:
+        if self._waiting[address] >= MAX_WAITING and digest not in self._proven:
             raise HttpError(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 "too many attempts to sign in from this address have failed",
@@ -81,7 +92,12 @@ class SignIn:
             )
         found = check()
         if found is not None:
+            self._proven[digest] = None
+            self._proven.move_to_end(digest)
+            if len(self._proven) > MAX_PROVEN:
+                self._proven.popitem(last=False)
             return found
+        self._proven.pop(digest, None)
         if self._users is not None:
             self._users.count_refused(source, "the user or the secret is wrong")
         pause_s = self._failed.note(source, self._clock.monotonic_s())

@@ -6,7 +6,7 @@ from urllib.parse import quote, urlencode
 
 from latermq.access.resources import SUB
 from latermq.errors import InvalidParameter, LaterMQError
-from latermq.http.api.access_rules import group_access
+from latermq.http.api.access_rules import dead_letter_access
 from latermq.http.console.page import Page, PageRow, Redirect, View, Visit
 from latermq.http.problems import problem_of, status_of
 
@@ -17,9 +17,9 @@ _COUNTS_AGE_S = 3.0
 
 async def show_list(visit: Visit) -> View:
     """All groups with dead letters."""
-    counts = (await visit.api.recent(_COUNTS, max_age_s=_COUNTS_AGE_S)).groups
-    groups = sorted((one for one in counts if one.messages), key=lambda one: (-one.last_stored_ms, one.group))
-    return View("dead_letters.html", {"groups": groups, "now_ms": visit.now_ms})
+    counts = await visit.api.recent(_COUNTS, max_age_s=_COUNTS_AGE_S)
+    groups = sorted((one for one in counts.groups if one.messages), key=lambda one: (-one.last_stored_ms, one.group))
+    return View("dead_letters.html", {"groups": groups, "now_ms": visit.now_ms, "is_partial": counts.is_partial})
 
 
 async def show_group(visit: Visit) -> View:
@@ -40,7 +40,7 @@ async def _group_view(visit: Visit, report: Any = None, error: LaterMQError | No
         "count": next((one.messages for one in counts if one.group == group), 0),
         "next": f"/dead-letters/{quote(group, safe='')}?{urlencode(following)}" if page.next else "",
         "report": report,
-        "may_resend": visit.api.has("POST", _LIST + "/resend") and visit.api.may(group_access(group, SUB)),
+        "may_resend": visit.api.has("POST", _LIST + "/resend") and visit.api.may(dead_letter_access(group, (SUB,))),
         "failed": [one for one in report.messages if one.problem is not None] if report else [],
         "topic": visit.form.get("topic", ""),
         "problem": problem_of(error) if error is not None else None,

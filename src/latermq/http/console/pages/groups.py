@@ -32,10 +32,10 @@ class Preview(NamedTuple):
 
 async def show_list(visit: Visit) -> View:
     """All groups, those with the largest lag first."""
-    groups = (await visit.api.recent("/api/v1/groups", {"lag": True}, max_age_s=_AGE_S)).groups
-    ordered = sorted(groups, key=lambda group: (-(group.lag or 0), group.group))
+    found = await visit.api.recent("/api/v1/groups", {"lag": True}, max_age_s=_AGE_S)
+    ordered = sorted(found.groups, key=lambda group: (-(group.lag or 0), group.group))
     page = listing(visit, ordered, lambda group: group.group, "/groups")
-    return View("groups.html", {"listing": page, "state_of": state_of})
+    return View("groups.html", {"listing": page, "state_of": state_of, "is_partial": found.is_partial})
 
 
 def state_of(group: GroupInfo) -> tuple[str, str]:

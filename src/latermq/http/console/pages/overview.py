@@ -12,7 +12,7 @@ from latermq.http.api.density import EDGES_MS
 from latermq.http.api.lateness import Punctuality
 from latermq.http.api.throughput import Throughput
 from latermq.http.console.density_chart import density_chart, far_by_bucket
-from latermq.http.console.page import Page, PageRow, View, Visit
+from latermq.http.console.page import Page, PageRow, Redirect, View, Visit
 from latermq.http.console.pages.brokers import state_of
 from latermq.http.problems import problem_of
 from latermq.http.timer_request import parse_time_ms
@@ -20,6 +20,7 @@ from latermq.message.names import DEAD_LETTER_PREFIX
 
 NEXT_TIMERS = 6
 LATE_FROM_MS = 1_000
+_STATE = "/api/v1/state"
 _LATENESS, _FORECAST, _THROUGHPUT = "/api/v1/lateness", "/api/v1/forecast", "/api/v1/throughput"
 _STATE_AGE_S, _FAR_AGE_S = 2.0, 60.0
 _DAY_MS, _HOUR_MS, _MINUTE_MS = 86_400_000, 3_600_000, 60_000
@@ -43,8 +44,10 @@ class Verdict(NamedTuple):
     text: str
 
 
-async def show(visit: Visit) -> View:
-    """The state of everything."""
+async def show(visit: Visit) -> View | Redirect:
+    """The state of everything, or the timers of those who may not see it."""
+    if not visit.api.has("GET", _STATE):
+        return Redirect("/timers")
     try:
         state = await visit.api.state()
     except LaterMQError as error:  # the page still opens, and shows the first state that arrives
@@ -171,4 +174,4 @@ def _path_of(alert: Alert) -> str:
     return f"/groups/{quote(subject['group'], safe='')}" if "group" in subject else "/brokers"
 
 
-PAGE = Page("Overview", [PageRow("GET", "/", show)])
+PAGE = Page("Overview", [PageRow("GET", "/", show)], needs=(_STATE,))

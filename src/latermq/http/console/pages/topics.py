@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from latermq.access.resources import PUB
-from latermq.errors import LaterMQError
+from latermq.errors import LaterMQError, NoPermission
 from latermq.http.console.form_message import FIELDS, message_of
 from latermq.http.console.listing import listing
 from latermq.http.console.page import Page, PageRow, Redirect, View, Visit
@@ -22,20 +22,23 @@ _TOPIC = "/api/v1/topics/{topic}"
 async def show_list(visit: Visit) -> View:
     """All topics."""
     shows_all = visit.query.get("all", "") == "true"
-    names = (await visit.api.recent("/api/v1/topics", {"all": shows_all}, max_age_s=_NAMES_AGE_S)).topics
-    page = listing(visit, names, lambda name: name, "/topics")
+    found = await visit.api.recent("/api/v1/topics", {"all": shows_all}, max_age_s=_NAMES_AGE_S)
+    page = listing(visit, found.topics, lambda name: name, "/topics")
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def describe(name: str) -> Any:
         async with turns:
             try:
                 return await visit.api.recent(_TOPIC, parts={"topic": name}, max_age_s=_TOPIC_AGE_S)
+            except NoPermission:
+                return None
             except LaterMQError as error:
                 return problem_of(error)
 
-    found = await asyncio.gather(*map(describe, page.rows))
-    rows = list(zip(page.rows, found, strict=True))
-    return View("topics.html", {"listing": page, "rows": rows, "shows_all": shows_all})
+    described = await asyncio.gather(*map(describe, page.rows))
+    rows = list(zip(page.rows, described, strict=True))
+    shown = {"listing": page, "rows": rows, "shows_all": shows_all, "is_partial": found.is_partial}
+    return View("topics.html", shown)
 
 
 async def show_topic(visit: Visit) -> View:

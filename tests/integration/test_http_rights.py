@@ -1,0 +1,260 @@
+"""Attempts to get past the rights of a user at the console: other names, denied topics, long answers, other groups."""
+
+import base64
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from latermq import OutgoingMessage
+from latermq.access.inner_credentials import FILE_NAME
+from latermq.client import blocking
+from latermq.client.session.credentials import Credentials
+from latermq.http.process import ConsoleProcess
+from latermq.http.security.sign_in import MAX_WAITING
+from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
+from tests.integration.test_http_access import USERS, administer, client_of, secret_file
+from tests.interop.ports import HOST
+from tests.interop.waiting import wait_until
+from tests.support.http_console import running_console
+from tests.support.serving import Server, serving
+
+ROOT = Credentials("root", "r00t-secret")
+SECRET_BODY = "for the eyes of payroll"
+ENTRIES = {
+    # Everything but what concerns the payroll, as an operator would write it.
+    "curious": (
+        ("Topic:*", "Pub,Sub,Get"),
+        ("Group:*", "Sub,Get"),
+        ("Topic:payroll", "All", "--deny"),
+        ("Group:payers", "All", "--deny"),
+        ("Cluster:*", "Update"),
+    ),
+    "clerk": (("Topic:orders", "Pub,Sub,Get"), ("Topic:%DLQ%readers", "Sub")),
+    "reader": (("Group:readers", "Sub,Get"),),
+}
+LETTERS = 600  # more than one part of an export
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("users")
+
+
+@pytest.fixture(scope="module")
+def server(data: Path) -> Iterator[Server]:
+    with serving(data, *USERS) as running:
+        for name, entries in ENTRIES.items():
+            administer(data, "user", "create", name, "--new-secret-file", secret_file(data, name))
+            for entry in entries:
+                administer(data, "acl", "grant", name, *entry)
+        with blocking.Producer(running.namesrv, credentials=ROOT) as producer:
+            for topic in ("orders", "payroll", "%DLQ%readers", "%DLQ%payers"):
+                producer.send(OutgoingMessage(topic, SECRET_BODY.encode(), keys=["k"]))
+            producer.schedule("payroll", SECRET_BODY.encode(), delay="1h", key="salary")
+            producer.schedule("orders", b"an order", delay="2h")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def console(server: Server, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleProcess]:
+    settings = (
+        "access.enabled=true",
+        f"access.inner_file={data / FILE_NAME}",
+        f"audit.folder={tmp_path_factory.mktemp('audit')}",
+        "http.rate=0",
+    )
+    with running_console(server.namesrv, *settings) as (process, _):
+        wait_until(lambda: client_of(process, "root").get("/api/v1/topics").status == 200, 20, "the copy of the users")
+        yield process
+
+
+def paths_of(group: str) -> list[str]:
+    name = quote(group, safe="")
+    return [f"/api/v1/dead-letters/{name}", f"/api/v1/dead-letters/{name}/export", f"/dead-letters/{name}"]
+
+
+@pytest.mark.parametrize("name", ["payers", "%DLQ%payers", TIMER_DEAD_LETTER_TOPIC])
+def test_dead_letters_are_those_of_their_group_under_whatever_name(console: ConsoleProcess, name: str) -> None:
+    curious = client_of(console, "curious")
+    for path in paths_of(name):
+        assert curious.get(path).status == 403, path
+    resend = f"/api/v1/dead-letters/{quote(name, safe='')}/resend"
+    assert curious.post(resend, {"ids": ["A"], "topic": "orders", "dry_run": True}).status == 403
+    job = {"action": "resend", "group": name, "all": True, "to_topic": "orders", "dry_run": True}
+    assert curious.post("/api/v1/jobs", job).status == 403
+    assert client_of(console, "root").get(paths_of(name)[0]).status == 200
+    for path in paths_of("%DLQ%readers"):
+        assert curious.get(path).status == 200, path
+
+
+def test_what_is_asked_of_all_topics_leaves_out_none_that_is_denied(console: ConsoleProcess) -> None:
+    curious = client_of(console, "curious")
+    for action in ("cancel", "resend"):
+        job = {"action": action, "all": True, "dry_run": True, **({"group": "readers"} if action == "resend" else {})}
+        refused = curious.post("/api/v1/jobs", job)
+        assert (refused.status, "Deny All on Topic:payroll" in refused.json["detail"]) == (403, True)
+    assert SECRET_BODY[:8] not in curious.get("/api/v1/timers").body.decode()
+    assert curious.get("/api/v1/timers?topic=payroll").status == 403
+    assert SECRET_BODY[:8] in client_of(console, "root").get("/api/v1/timers").body.decode()
+
+
+def test_lists_have_what_the_user_has_a_right_to_and_say_so(console: ConsoleProcess) -> None:
+    clerk, root = client_of(console, "clerk"), client_of(console, "root")
+    for path, rows, name, expected in (
+        ("/api/v1/topics", "topics", None, ["orders"]),
+        ("/api/v1/topics?all=true", "topics", None, ["%DLQ%readers", "orders"]),
+        ("/api/v1/groups", "groups", "group", []),
+        ("/api/v1/dead-letters", "groups", "group", []),
+        ("/api/v1/timers", "timers", "topic", ["orders"]),
+    ):
+        part, whole = clerk.get(path).json, root.get(path).json
+        assert [row[name] if name else row for row in part[rows]] == expected, path
+        assert (part["is_partial"], whole["is_partial"]) == (True, False), path
+        assert len(whole[rows]) > len(expected), path
+    reader = client_of(console, "reader")
+    assert [one["group"] for one in reader.get("/api/v1/dead-letters").json["groups"]] == ["readers"]
+    assert reader.get("/api/v1/timers").json["timers"] == []
+
+
+def test_pages_of_lists_open_for_users_of_single_topics_and_say_that_they_are_partial(console: ConsoleProcess) -> None:
+    clerk = client_of(console, "clerk")
+    overview = clerk.request("GET", "/", headers={"Accept": "text/html"})
+    assert (overview.status, overview.headers["location"]) == (303, "/timers")
+    for path in ("/timers", "/topics", "/groups", "/dead-letters"):
+        page = clerk.get(path)
+        text = page.body.decode()
+        assert (page.status, "that you have a right to" in text) == (200, True), path
+        assert "payroll" not in text, path
+        assert 'href="/brokers"' not in text, path
+    text = client_of(console, "root").get("/timers").body.decode()
+    assert ("payroll" in text, "that you have a right to" in text) == (True, False)
+
+
+def test_timers_of_several_topics_are_merged_page_by_page(console: ConsoleProcess) -> None:
+    root, curious = client_of(console, "root"), client_of(console, "curious")
+    lines = [
+        {"topic": f"merged-{number % 3}" if number % 4 else "payroll", "body": "x", "delay": f"{60 + number // 2}m"}
+        for number in range(40)
+    ]
+    body = "\n".join(map(json.dumps, lines)).encode()
+    assert root.request("POST", "/api/v1/timers:batch", body, headers={"Content-Type": "application/x-ndjson"}).lines
+    wanted = [one for one in root.get("/api/v1/timers?limit=500").json["timers"] if one["topic"] != "payroll"]
+    found, cursor, pages = [], "", 0
+    while not pages or cursor:
+        page = curious.get(f"/api/v1/timers?limit=7&cursor={cursor}").json
+        found += page["timers"]
+        cursor, pages = page["next"], pages + 1
+        assert pages < 40
+    assert [one["due_ms"] for one in found] == [one["due_ms"] for one in wanted]
+    assert sorted(one["id"] for one in found) == sorted(one["id"] for one in wanted)
+    assert len({one["topic"] for one in found}) >= 4
+    # A cursor opens no topic: it belongs to the topics that the user may see.
+    assert (
+        client_of(console, "clerk")
+        .get(f"/api/v1/timers?cursor={root.get('/api/v1/timers?limit=1').json['next']}")
+        .status
+        == 422
+    )
+
+
+def test_a_trace_shows_no_topic_and_no_group_that_the_user_may_not_see(console: ConsoleProcess, server: Server) -> None:
+    consumed = f"/api/v1/messages/trace?{urlencode({'topic': 'orders', 'key': 'k'})}"
+    with blocking.PullConsumer(server.namesrv, group="readers", credentials=ROOT) as consumer:
+        for queue in consumer.queues("orders"):
+            consumer.commit(queue, 0)
+    wait_until(lambda: client_of(console, "root").get(consumed).json["messages"][0]["groups"], 20, "the group")
+    whole = client_of(console, "root").get(consumed).json
+    assert ([one["group"] for one in whole["messages"][0]["groups"]], whole["is_partial"]) == (["readers"], False)
+    part = client_of(console, "clerk").get(consumed).json
+    assert (part["messages"][0]["groups"], part["is_partial"]) == ([], True)
+
+
+def test_an_export_ends_when_its_user_loses_the_right(console: ConsoleProcess, server: Server, data: Path) -> None:
+    with blocking.Producer(server.namesrv, credentials=ROOT) as producer:
+        for number in range(LETTERS):
+            producer.send(OutgoingMessage("%DLQ%readers", bytes(30_000), keys=[str(number)]))
+    reader = Reading(console.listener.port, "reader", "/api/v1/dead-letters/readers/export")
+    with contextlib.closing(reader):
+        assert b" 200 " in reader.until(b"\r\n")
+        administer(data, "acl", "revoke", "reader", "Group:readers")
+        refused = lambda: client_of(console, "reader").get("/api/v1/groups/readers").status == 403  # noqa: E731
+        wait_until(refused, 10, "the change")
+        rest = reader.rest()
+    last = json.loads(rest.rstrip().rpartition(b"\n")[2].strip() or b"{}") if rest else {}
+    assert rest.count(b'"message_id"') < LETTERS, "the answer was sent as a whole"
+    assert b"has no permission" in rest[-2000:], last
+
+
+class Reading:
+    """A client that reads an answer slowly."""
+
+    def __init__(self, port: int, name: str, path: str) -> None:
+        pair = base64.b64encode(f"{name}:{name}-secret".encode()).decode()
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        self._socket.settimeout(20)
+        self._socket.connect((HOST, port))
+        head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {pair}\r\nConnection: close\r\n\r\n"
+        self._socket.sendall(head.encode())
+
+    def until(self, end: bytes) -> bytes:
+        found = b""
+        while end not in found:
+            found += self._socket.recv(64)
+        return found
+
+    def rest(self) -> bytes:
+        parts = []
+        while part := self._socket.recv(65_536):
+            parts.append(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def test_who_guesses_from_an_address_locks_out_no_program_that_knows_its_secret(console: ConsoleProcess) -> None:
+    knowing = client_of(console, "clerk")
+    assert knowing.get("/openapi.json").status == 200
+    stop = threading.Event()
+
+    def guess() -> None:
+        guesser = client_of(console, "clerk", "guess")
+        while not stop.is_set():
+            guesser.get("/openapi.json")
+
+    with crowd(guess, 3 * MAX_WAITING, stop):
+        newcomer = client_of(console, "curious", "another guess")
+        wait_until(lambda: newcomer.get("/openapi.json").status == 429, 20, "the limit of failed attempts")
+        assert {knowing.get("/openapi.json").status for _ in range(20)} == {200}
+
+
+@contextlib.contextmanager
+def crowd(work: Callable[[], None], number: int, stop: threading.Event) -> Iterator[None]:
+    threads = [threading.Thread(target=work) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_body_of_two_lengths_is_refused_and_what_follows_it_is_not_served(console: ConsoleProcess) -> None:
+    second = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    head = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection((HOST, console.listener.port), 10) as connection:
+        connection.sendall(head + b"0\r\n\r\n" + second)
+        answer = b""
+        while part := connection.recv(65_536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
