@@ -301,6 +301,8 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # or no authentication, on loopback only.
     token: str = ""
     tls: bool = False  # whether it accepts HTTPS with the certificate of tls.cert, and nothing else
+    # Whether users may sign in from other machines without http.tls, because a reverse proxy in front of it has TLS.
+    plaintext: bool = False
     # Names under which clients reach this process, separated by semicolons, such as that of a reverse proxy. Addresses,
     # `localhost` and http.host are always accepted.
     hosts: str = ""
@@ -730,6 +732,12 @@ def _check_http(http: HttpConfig, *, has_users: bool) -> None:
         raise ConfigError(
             f"http.host is {http.host}, which other machines can reach, and http.token is empty",
             hint="Set access.enabled, http.token to the output of openssl rand -hex 32, or http.host to 127.0.0.1",
+        )
+    if has_users and not is_loopback(http.host) and not (http.tls or http.plaintext):
+        raise ConfigError(
+            f"others can reach http.host {http.host!r}, where secrets of users are sent in plaintext without http.tls",
+            hint="Set http.tls to true, or http.host to 127.0.0.1. If only a reverse proxy with TLS can reach it, set "
+            "http.plaintext to true",
         )
     if http.max_held < http.max_body:
         raise ConfigError("http.max_held must be at least http.max_body")
