@@ -38,6 +38,13 @@ FIGURES = (
     Figure("latermq_http_timed_out_total", "timed_out", "Requests that exceeded http.request_timeout"),
     Figure("latermq_http_duration_milliseconds_total", "duration_ms", "Time spent on all answered requests"),
     Figure("latermq_http_timeline_starts_total", "timeline_starts", "Starts of the process that reads the timeline"),
+    Figure("latermq_http_sign_ins_refused_total", "sign_ins_", "Refused attempts to sign in, by reason", "reason"),
+    Figure("latermq_access_users", "access_users", "Users copied from a broker"),
+    Figure(
+        "latermq_access_copy_age_seconds", "access_copy_age_s", "Time since a broker confirmed the copy of the users"
+    ),
+    Figure("latermq_access_copy_failures_total", "access_copy_failures", "Failed attempts to refresh that copy"),
+    Figure("latermq_audit_lost_total", "audit_lost", "Lines of the audit log that could not be written"),
     Figure("latermq_alerts_firing", "alerts_firing_", "Alerts that fire, by rule", "rule"),
     Figure("latermq_alerts_suppressed", "alerts_suppressed", "Conditions that alerts.max_alerts left out"),
     Figure("latermq_alert_messages_total", "alert_messages_", "Tries to send messages to webhooks", "result"),
@@ -54,6 +61,8 @@ LIMITS = {
     "http.max_jobs": "jobs",
     "http.max_running_jobs": "jobs_running",
     "http.max_job": "job_rows",
+    "audit.max_waiting": "audit_waiting",
+    "audit.max_counters": "audit_counters",
     "alerts.max_alerts": "alerts",
     "alerts.max_unsent": "alerts_unsent",
 }

@@ -9,6 +9,7 @@ from dataclasses import replace
 import uvloop
 
 from latermq.client import Producer, PullConsumer
+from latermq.client.access.copied_access import NO_COPY
 from latermq.client.scheduling.scheduler import TimerScheduler
 from latermq.client.session.credentials import own_credentials
 from latermq.clock import Clock, SystemClock
@@ -128,6 +129,8 @@ class ConsoleProcess:
             "refused_by_rate": rates.refused,
             "duration_ms": round(self.app.access_log.duration_ms),
             **self._far.process.statistics(),
+            **{f"sign_ins_{reason}": count for reason, count in self.sign_in.refused.items()},
+            **(self._users.statistics() if self._users is not None else NO_COPY),
             **self.jobs.statistics(),
             "alerts": len(self.alerts.engine),
             "alerts_suppressed": self.alerts.engine.suppressed,

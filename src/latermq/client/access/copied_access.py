@@ -63,4 +63,4 @@ class CopiedAccess:
         return self.users.statistics() | (self.audit.statistics() if self.audit is not None else NO_AUDIT)
 
 
-NO_COPY = {"access_users": 0, "access_entries": 0, "access_copy_age_s": 0, **NO_AUDIT}
+NO_COPY = {"access_users": 0, "access_entries": 0, "access_copy_age_s": 0, "access_copy_failures": 0, **NO_AUDIT}

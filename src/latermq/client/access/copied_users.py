@@ -51,6 +51,7 @@ class CopiedUsers:
         self._source = ""  # the broker that answered last; it is preferred, as brokers may differ for a moment
         self._confirmed_s = time.monotonic()
         self._failure = ""
+        self._failures = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -63,11 +64,12 @@ class CopiedUsers:
                 await self._task
 
     def statistics(self) -> dict[str, int]:
-        """The users, the entries of the user with the most, and how long ago a broker confirmed them."""
+        """The users, the entries of the user with the most, how long ago a broker confirmed them, and failures."""
         return {
             "access_users": len(self.state.users),
             "access_entries": max(map(len, self.state.acls.values()), default=0),
             "access_copy_age_s": int(time.monotonic() - self._confirmed_s),
+            "access_copy_failures": self._failures,
         }
 
     async def refresh(self) -> None:
@@ -87,6 +89,7 @@ class CopiedUsers:
             self._confirmed_s = time.monotonic()
             self._report("")
             return
+        self._failures += 1
         if self.trouble:
             self.trouble = failure
         self._report(failure)

@@ -29,6 +29,7 @@ class SignIn:
         self._clock = clock
         self._failed = FailedAttempts()
         self._waiting: Counter[str] = Counter()
+        self.refused = Counter({"wrong": 0, "too_many": 0})
         # Programs that know their secret are served while others at their address, such as a proxy's, guess.
         self._proven: OrderedDict[bytes, None] = OrderedDict()
         self._key = secrets.token_bytes(_KEY_BYTES)
@@ -85,6 +86,7 @@ class SignIn:
     async def _checked(self, check: Callable[[], Identity | None], source: str, digest: bytes) -> Identity | None:
         address = network_of(source) if source else ""
         if self._waiting[address] >= MAX_WAITING and digest not in self._proven:
+            self.refused["too_many"] += 1
             raise HttpError(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 "too many attempts to sign in from this address have failed",
@@ -98,6 +100,7 @@ class SignIn:
                 self._proven.popitem(last=False)
             return found
         self._proven.pop(digest, None)
+        self.refused["wrong"] += 1
         if self._users is not None:
             self._users.count_refused(source, "the user or the secret is wrong")
         pause_s = self._failed.note(source, self._clock.monotonic_s())
