@@ -1,11 +1,16 @@
 """The systemd unit, the container file and the compose file agree with the program, and what they start works."""
 
+import base64
 import os
 import re
 import shlex
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +18,12 @@ import pytest
 import typer.main
 import yaml
 
+from latermq.access.inner_credentials import load_inner_secret
 from latermq.cli import app
 from latermq.config import Config, load_config
 from tests.interop.ports import HOST, free_port
+from tests.interop.waiting import wait_until
+from tests.support.http_console import HttpClient
 from tests.support.needs import need_tool
 from tests.support.serving import serving
 
@@ -24,11 +32,12 @@ PACKAGING = ROOT / "packaging"
 UNIT = PACKAGING / "systemd" / "latermq.service"
 CONTAINER = (PACKAGING / "container" / "Containerfile").read_text()
 HEALTH_CHECK = PACKAGING / "container" / "healthcheck"
+ENTRYPOINT = PACKAGING / "container" / "entrypoint"
+OF_ENTRYPOINT = {"LATERMQ_ADMIN_USER", "LATERMQ_ADMIN_SECRET_FILE"}
 SPARK_DEFAULTS = PACKAGING / "compose" / "spark-defaults.conf"
 COMPOSE: dict[str, Any] = yaml.safe_load((PACKAGING / "compose" / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if "entrypoint" not in service}
-TOKEN = "0123456789abcdef0123456789abcdef"
 BIN = Path(sys.executable).parent
 CONTAINER_DATA = "/var/lib/latermq"
 SPARK_PORTS = {"spark-master": 8080, "spark-worker-1": 8081, "spark-worker-2": 8081}  # of its web pages
@@ -63,6 +72,7 @@ def checked(*command: str | Path, cwd: Path) -> str:
 def settings_of(environment: Mapping[str, str], file: Path | None = None) -> Config:
     """The settings of a process with this environment. Unknown names fail, which a process would only ignore."""
     known = {f"LATERMQ_{section}_{key}".upper() for section, key in SETTINGS}
+    environment = {name: value for name, value in environment.items() if name not in OF_ENTRYPOINT}
     assert {name for name in environment if name.startswith("LATERMQ_")} <= known
     return load_config(file, environment=environment)
 
@@ -78,9 +88,30 @@ SETTINGS = list(_setting_names())
 
 
 def environment_of(service: str) -> dict[str, str]:
+    """The variables of a service, where its file leaves them at their defaults."""
     given = SERVICES[service].get("environment") or {}
     assert all(isinstance(value, str) for value in given.values()), "numbers and booleans have to be quoted"
-    return {name: TOKEN if value.startswith("${LATERMQ_HTTP_TOKEN:?") else value for name, value in given.items()}
+    return {name: re.sub(r"\$\{[A-Z_]+:-(\w*)\}", r"\1", value) for name, value in given.items()}
+
+
+def is_served(client: HttpClient) -> bool:
+    return client.get("/api/v1/brokers").status == 200
+
+
+def start_container(
+    folder: Path, *command: str, user: str = "exit 1", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the script with a `latermq` that prints what it is started with, and for `latermq user` does as given."""
+    own = folder / f"bin-{time.monotonic_ns()}-{threading.get_ident()}"
+    own.mkdir()
+    program = own / "latermq"
+    program.write_text(f'#!/bin/sh\nif [ "$1" = user ]; then\n{user}\nelse\necho "$@"; env | grep LATERMQ_\nfi\n')
+    program.chmod(0o755)
+    variables = {"PATH": f"{own}:{os.environ['PATH']}", "LATERMQ_ACCESS_ENABLED": "true", **environment}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LATERMQ_")}
+    return subprocess.run(
+        ["sh", str(ENTRYPOINT), *command], env=kept | variables, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def test_files_of_packaging_that_a_page_names_exist() -> None:
@@ -182,6 +213,89 @@ class TestTheContainerFile:
         assert health(f"http://{HOST}:{port}/metrics") != 0
         assert os.access(HEALTH_CHECK, os.X_OK)
 
+    def test_it_starts_with_users_through_the_script(self) -> None:
+        (start,) = re.findall(r"^ENTRYPOINT (\[.+\])$", CONTAINER, re.MULTILINE)
+        assert yaml.safe_load(start) == ["tini", "--", "latermq-entrypoint"]
+        assert f"{ENTRYPOINT.relative_to(ROOT)} /opt/latermq/bin/latermq-entrypoint" in CONTAINER
+        assert re.search(r"^ +LATERMQ_ACCESS_ENABLED=true$", CONTAINER, re.MULTILINE)
+        assert "--insecure" not in CONTAINER
+        assert os.access(ENTRYPOINT, os.X_OK)
+
+
+class TestTheEntrypoint:
+    """The first start of a container: the real script, with `latermq` from this environment."""
+
+    def test_the_first_start_makes_a_user_and_the_console_asks_for_it(self, tmp_path: Path) -> None:
+        data = tmp_path / "data"
+        environment = {"LATERMQ_ACCESS_ENABLED": "true", "PATH": f"{BIN}:{os.environ['PATH']}"}
+        program = ("sh", str(ENTRYPOINT))
+        for start in ("the first", "the second"):
+            with serving(data, program=program, http=True, environment=environment) as server:
+                port = int(server.http.rpartition(":")[2])
+                secret = (data / "admin.secret").read_text()
+                assert re.fullmatch("[0-9a-f]{64}", secret)
+                assert (data / "admin.secret").stat().st_mode & 0o777 == 0o600
+                assert f"with the secret in {data}/admin.secret" in server.log(), start
+                assert secret not in server.log()
+                assert server.http.startswith("0.0.0.0:")
+                assert HttpClient(port).get("/api/v1/brokers").status == 401
+                pair = base64.b64encode(f"admin:{secret}".encode()).decode()
+                admin = HttpClient(port, {"Authorization": f"Basic {pair}"})
+                wait_until(partial(is_served, admin), 30.0, "the console's copy of the users")
+        (data / "admin.secret").unlink()
+        done = start_container(tmp_path, "serve", "--data", str(data))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert not (data / "admin.secret").exists()
+
+    @pytest.mark.parametrize("moment", ["before", "after"])
+    def test_a_start_that_is_killed_is_repeated_with_the_same_secret(self, tmp_path: Path, moment: str) -> None:
+        data = tmp_path / "data"
+        create = f'{BIN}/latermq "$@"'
+        kill = "kill -9 $PPID; exit 1"
+        done = start_container(
+            tmp_path, "broker", f"--data={data}", user=f"{create}; {kill}" if moment == "after" else kill
+        )
+        assert done.returncode == -9
+        secret = (data / "admin.secret").read_text()
+        assert (data / "config" / "latermq.access").exists() == (moment == "after")
+        done = start_container(tmp_path, "broker", f"--data={data}", user=create)
+        assert (done.returncode, done.stdout.split()[0]) == (0, "broker")
+        assert (data / "admin.secret").read_text() == secret
+        listed = checked(BIN / "latermq", "user", "list", "--data", data, cwd=tmp_path)
+        assert re.search(r"admin +super", listed, re.IGNORECASE)
+
+    def test_a_secret_of_ones_own_is_taken(self, tmp_path: Path) -> None:
+        data, own = tmp_path / "data", tmp_path / "mounted"
+        own.write_text("my own secret\n")
+        asked = tmp_path / "asked"
+        done = start_container(
+            tmp_path, "serve", "--data", str(data), user=f'echo "$@" > {asked}', LATERMQ_ADMIN_SECRET_FILE=str(own),
+            LATERMQ_ADMIN_USER="boss",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert asked.read_text() == f"user create boss --super --new-secret-file {own} --data {data}\n"
+        assert "LATERMQ_ADMIN" not in done.stdout
+        missing = start_container(tmp_path, "serve", LATERMQ_ADMIN_SECRET_FILE="/proc/nowhere/secret")
+        assert missing.returncode == 2
+        assert "cannot write the secret /proc/nowhere/secret" in missing.stderr
+
+    def test_containers_that_start_together_share_one_secret(self, tmp_path: Path) -> None:
+        inner = tmp_path / "secrets" / "latermq.inner"
+        with ThreadPoolExecutor(8) as threads:
+            starts = [
+                threads.submit(start_container, tmp_path, "namesrv", LATERMQ_ACCESS_INNER_FILE=str(inner))
+                for _ in range(8)
+            ]
+            assert [start.result().returncode for start in starts] == [0] * 8
+        assert load_inner_secret(inner)
+        assert list(inner.parent.iterdir()) == [inner]
+
+    def test_without_users_nothing_is_made(self, tmp_path: Path) -> None:
+        done = start_container(tmp_path, "serve", "--data", str(tmp_path / "data"), LATERMQ_ACCESS_ENABLED="false")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "LATERMQ_HTTP_HOST" not in done.stdout
+        assert not (tmp_path / "data").exists()
+
 
 class TestTheComposeFile:
     @pytest.mark.parametrize("name", OURS)
@@ -190,6 +304,8 @@ class TestTheComposeFile:
         given = parsed(service["command"])
         settings = settings_of(environment_of(name))
         # What is reached from another container does not listen on loopback.
+        assert settings.access.enabled, "other machines reach it"
+        assert not settings.access.insecure
         hosts = {str(given.get("host") or ""), settings.server.host, settings.http.host, settings.proxy.host}
         assert "0.0.0.0" in hosts
         if data := given.get("data"):
@@ -213,6 +329,29 @@ class TestTheComposeFile:
         assert users == {*brokers, "pipeline", "spark-worker-1", "spark-worker-2"}
         # A volume belongs to the user only where the image has the folder.
         assert re.search(rf"install -d .* -o latermq .* {Path(folder).parent}\b", CONTAINER)
+
+    def test_all_processes_share_the_secrets_that_the_first_start_makes(self) -> None:
+        files = {
+            environment_of(name)[f"LATERMQ_{key}"]
+            for name in OURS
+            for key in ("ACCESS_INNER_FILE", "ADMIN_SECRET_FILE")
+        }
+        assert {str(Path(file).parent) for file in files} == {"/secrets"}
+        users = {
+            name
+            for name, service in SERVICES.items()
+            if any(v.startswith("secrets:/secrets") for v in service.get("volumes", ()))
+        }
+        assert users == {*OURS, "spark-worker-1", "spark-worker-2"}
+        assert re.search(r"install -d .* -o latermq .* /secrets\b", CONTAINER)
+
+    def test_a_secret_of_ones_own_goes_to_all_brokers(self) -> None:
+        own = yaml.safe_load((PACKAGING / "compose" / "admin-secret.yaml").read_text())
+        assert set(own["services"]) == {name for name in OURS if name.startswith("broker")}
+        for service in own["services"].values():
+            [name] = service["secrets"]
+            assert name in own["secrets"]
+            assert service["environment"] == {"LATERMQ_ADMIN_SECRET_FILE": f"/run/secrets/{name}"}
 
     def test_every_name_that_is_used_is_a_service_or_a_volume(self) -> None:
         text = yaml.safe_dump(SERVICES)
