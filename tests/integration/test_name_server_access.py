@@ -39,7 +39,7 @@ async def running_name_server(data: Path, *settings: str) -> AsyncIterator[NameS
 async def call(
     client: RawClient, user: str, code: int, fields: dict[str, str] | None = None, body: bytes = b"", secret: str = ""
 ) -> Command:
-    return await client.call(code, signed(user, fields or {}, body, secret), body)
+    return await client.call(code, signed(user, fields or {}, body, secret, code=code), body)
 
 
 async def route(client: RawClient, user: str, topic: str = "orders", secret: str = "") -> Command:

@@ -8,6 +8,8 @@ from msgspec import inspect
 
 from latermq.access.resources import Access
 from latermq.access.signatures import signed_fields
+from latermq.access.users import INNER_USER
+from latermq.client.session.credentials import Credentials
 from latermq.errors import LaterMQError
 from latermq.protocol.remoting.frames import JSON, Command, FrameReader, encode_frame
 from latermq.protocol.remoting.request_decoder import decode_signed_request
@@ -43,8 +45,12 @@ class CheckedConnection:
         self.sent.append(frame)
 
 
-def signed(user: str, fields: Mapping[str, str], body: bytes = b"", secret: str = "") -> dict[str, str]:
-    """The fields of a request with the signature of a user."""
+def signed(
+    user: str, fields: Mapping[str, str], body: bytes = b"", secret: str = "", *, code: int = 0
+) -> dict[str, str]:
+    """The fields of a request with the signature of a user. That of the inner user covers the code."""
+    if user == INNER_USER:
+        return Credentials(user, secret).signed(fields, body, code)
     return signed_fields(user, secret or SECRETS[user], fields, body)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from latermq.access.changes import SUBJECT_PREFIX, KnownUser, UserChange
 from latermq.access.policies import Acl
 from latermq.client.session.cluster import ClusterClient
-from latermq.client.session.credentials import Credentials
+from latermq.client.session.credentials import Credentials, chosen_credentials
 from latermq.client.session.retry import SAFE_TO_REPEAT
 from latermq.client.session.session import Session
 from latermq.protocol.remoting.codes import Request
@@ -79,7 +79,10 @@ class UserAdmin(ClusterClient):
         credentials: Credentials | bool | None = None,
         request_timeout_s: float = 5.0,
     ) -> None:
-        self._session = Session(namesrv, tls=tls, credentials=credentials, request_timeout_s=request_timeout_s)
+        chosen = chosen_credentials(credentials)
+        # Only LaterMQ's servers are asked here, and a server in between must not change users with these requests.
+        bound = False if chosen is None else chosen.bound()
+        self._session = Session(namesrv, tls=tls, credentials=bound, request_timeout_s=request_timeout_s)
 
     async def everywhere(self) -> list[BrokerUsers]:
         """The users of each broker."""

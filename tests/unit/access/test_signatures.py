@@ -1,11 +1,13 @@
 """Signatures, against vectors of Apache's 5.5.0 classes."""
 
+import random
 from collections.abc import Callable
 
 import pytest
 
 from latermq.access.signatures import (
     GrpcCredential,
+    bound_content,
     grpc_header,
     is_grpc_signed,
     is_recent,
@@ -91,3 +93,36 @@ def test_the_age_of_a_call_is_checked_in_every_time_zone() -> None:
     assert not is_recent("20261119T013000Z", now_ms, 60_000)
     assert not is_recent("20261121T013812Z", now_ms, 60_000)
     assert not is_recent("yesterday", now_ms, 60_000)
+
+
+# Bound signatures
+
+
+def test_a_bound_content_belongs_to_one_request_only() -> None:
+    """Requests whose values are alike when joined: all that RocketMQ's signature covers."""
+    alike: list[tuple[int, dict[str, str], bytes]] = [
+        (17, {"AccessKey": "ann", "topic": "orders"}, b"5:body"),
+        (215, {"AccessKey": "ann", "topic": "orders"}, b"5:body"),
+        (17, {"AccessKey": "ann", "name": "orders"}, b"5:body"),
+        (17, {"AccessKey": "annor", "topic": "ders"}, b"5:body"),
+        (17, {"AccessKey": "ann", "topic": "orders5:body"}, b""),
+        (17, {"AccessKey": "ann", "topic": "ord", "topid": "ers"}, b"5:body"),
+        (17, {"AccessKey": "ann", "topic": "orders", "z": ""}, b"5:body"),
+        (17, {"AccessKey": "ann"}, b"orders5:body"),
+        (17, {"AccessKey": "ann6:orders5:topic"}, b"5:body"),
+        (17, {"AccessKey": "ann", "topic": "orders"}, b"5:bodx"),
+    ]
+    assert len({signed_content(fields, body) for _, fields, body in alike[:9]}) == 2
+    assert len({bound_content(*request) for request in alike}) == len(alike)
+
+
+def test_random_requests_with_the_same_bound_content_are_the_same() -> None:
+    chance = random.Random(7)
+    seen: dict[bytes, tuple[int, dict[str, str], bytes]] = {}
+    for _ in range(20_000):
+        text = "".join(chance.choices("1:2a ", k=chance.randrange(12)))
+        cuts = sorted(chance.choices(range(len(text) + 1), k=4))
+        fields = {text[: cuts[0]]: text[cuts[0] : cuts[1]], text[cuts[1] : cuts[2]]: text[cuts[2] : cuts[3]]}
+        request = chance.choice((1, 11)), fields, text[cuts[3] :].encode()
+        assert seen.setdefault(bound_content(*request), request) == request
+    assert len(seen) > 5_000

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from latermq.access.inner_credentials import FILE_NAME, load_or_create_inner_secret
-from latermq.access.signatures import SIGNATURE, sign, signed_content
+from latermq.access.signatures import BOUND, SIGNATURE, bound_content, sign, signed_content
 from latermq.client.producer.outgoing import SendFrames
 from latermq.client.session.credentials import (
     VARIABLES,
@@ -53,17 +53,28 @@ def test_a_send_has_the_signature_of_its_fields_and_body(encoding: int, code: Re
     assert fields["a"] == "größe"
 
 
+@pytest.mark.parametrize("encoding", [JSON, BINARY])
+@pytest.mark.parametrize("code", [Request.SEND_MESSAGE_V2, Request.SEND_BATCH_MESSAGE])
+def test_a_bound_signature_of_a_send_covers_its_code_and_every_field(encoding: int, code: Request) -> None:
+    frames = SendFrames("größe", "orders", 4, encoding, ALICE.bound())
+    data = frames.frame(7, 3, 1, 1_800_000_000_123, 9, 'TAGS\x01"日本"\x02', b"b\x00dy", code=code)
+    [command] = FrameReader().feed(data)
+    fields = command.signed_texts()
+    assert fields[SIGNATURE] == BOUND + sign("s3cret", bound_content(code, fields, command.body))
+    assert fields == Credentials("alice", "s3cret", is_bound=True).signed(fields, command.body, code)
+
+
 def test_the_signature_of_a_short_key_a_long_one_and_an_empty_body_is_the_standard_one() -> None:
     for secret in ("s", "s" * 64, "s" * 65, "größe" * 30):
         for body in (b"", b"hello"):
-            fields = Credentials("alice", secret).signed({"topic": "orders"}, body)
+            fields = Credentials("alice", secret).signed({"topic": "orders"}, body, 17)
             assert fields[SIGNATURE] == sign(secret, b"aliceorders" + body)
 
 
 def test_a_secret_file_is_read_without_the_space_around_it(tmp_path: Path) -> None:
     path = secret_file(tmp_path, b" s3cret \r\n")
     assert read_secret(path) == "s3cret"
-    assert Credentials.from_file("alice", path).signed({}, b"x") == ALICE.signed({}, b"x")
+    assert Credentials.from_file("alice", path).signed({}, b"x", 17) == ALICE.signed({}, b"x", 17)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o602])
@@ -87,7 +98,7 @@ def test_the_environment_gives_a_secret_or_a_file(tmp_path: Path) -> None:
     for given in ({"LATERMQ_SECRET": "s3cret"}, {"LATERMQ_SECRET_FILE": path, "LATERMQ_SECRET": ""}):
         credentials = credentials_from_environment({"LATERMQ_USER": "alice", **given})
         assert credentials is not None
-        assert credentials.signed({}, b"x") == ALICE.signed({}, b"x")
+        assert credentials.signed({}, b"x", 17) == ALICE.signed({}, b"x", 17)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +178,7 @@ def test_processes_that_a_server_starts_get_the_path_and_not_the_secret(tmp_path
     assert secret not in "".join(variables.values())
     found = credentials_from_environment({"LATERMQ_SECRET": "of the operator", **variables})
     assert found is not None
-    assert found.signed({}, b"x") == Credentials("latermq-inner", secret).signed({}, b"x")
+    assert found.signed({}, b"x", 17) == Credentials("latermq-inner", secret).signed({}, b"x", 17)
     assert as_variables(AccessConfig()) == {}
 
 

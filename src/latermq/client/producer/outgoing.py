@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from latermq.access.signatures import ACCESS_KEY, SIGNATURE
+from latermq.access.signatures import ACCESS_KEY, SIGNATURE, bound_field, bound_head
 from latermq.client.session.credentials import Credentials
 from latermq.errors import IllegalMessage
 from latermq.message.batch import BatchMember, encode_batch
@@ -154,6 +154,7 @@ class SendFrames:
         # A signature covers the values in the order of their names: these, then e to i of the message, then j, k and m.
         self._signed_head = "".join(named.values()).encode()
         fixed = {**named, "j": "0", "k": "false"}
+        self._bound_parts: dict[int, tuple[str, str]] = {}  # the same of bound signatures, by code
         self._heads: dict[tuple[int, bool], bytes] = {}
         for code, flag in (
             (Request.SEND_MESSAGE_V2, 0),
@@ -169,6 +170,10 @@ class SendFrames:
                     % (code, flag, LANGUAGE.encode(), VERSION, _json(fields)[:-1])
                 )
             self._heads[code, bool(flag)] = head
+            bound = b"".join([bound_field(name, value) for name, value in named.items()])
+            tail = b"".join([bound_field(name, fields[name]) for name in "jkm"])
+            head = bound_head(code, len(fields) + len("efghi")) + bound
+            self._bound_parts[code] = head.decode(), tail.decode()
 
     def frame(
         self,
@@ -183,7 +188,7 @@ class SendFrames:
         code: int = Request.SEND_MESSAGE_V2,
         oneway: bool = False,
     ) -> bytes:
-        """Build a complete frame. Every message pays this cost: 0.8 µs in JSON, 2.5 µs if it is signed."""
+        """Build a complete frame. Every message pays this cost: 0.8 µs in JSON, signed 2.5 µs, bound 3 µs."""
         head = self._heads[code, oneway]
         if self._binary:
             fields = [
@@ -210,6 +215,13 @@ class SendFrames:
         self, queue_id: int, sysflag: int, born_ms: int, flag: int, properties: str, body: bytes, code: int
     ) -> bytes:
         assert self._credentials is not None
+        if self._credentials.is_bound:
+            head, tail = self._bound_parts[code]
+            e, f, g, h = str(queue_id), str(sysflag), str(born_ms), str(flag)
+            content = (
+                f"{head}1:e{len(e)}:{e}1:f{len(f)}:{f}1:g{len(g)}:{g}1:h{len(h)}:{h}1:i{len(properties)}:{properties}{tail}"
+            ).encode()
+            return self._credentials.signature(content, body)
         content = b"%b%d%d%d%d%b0false%b" % (
             self._signed_head, queue_id, sysflag, born_ms, flag, properties.encode(), _is_batch(code).encode(),
         )  # fmt: skip

@@ -8,11 +8,10 @@ from typing import Final, Self
 from latermq.access.inner_credentials import inner_file, load_inner_secret
 from latermq.access.signatures import (
     ACCESS_KEY,
-    BOUND_REQUESTS,
-    PURPOSE,
+    BOUND,
     SIGNATURE,
     Signer,
-    purpose_of,
+    bound_content,
     signed_content,
 )
 from latermq.access.users import INNER_USER
@@ -30,9 +29,10 @@ _OTHER_USERS = 0o077
 class Credentials:
     """A user and its secret. All clients of a program may share one."""
 
-    __slots__ = ("_secret", "_signer", "user")
+    __slots__ = ("_secret", "_signer", "is_bound", "user")
 
-    def __init__(self, user: str, secret: str) -> None:
+    def __init__(self, user: str, secret: str, *, is_bound: bool = False) -> None:
+        """With `is_bound`, no signature can be used for another request. RocketMQ's servers refuse such signatures."""
         if not user.strip():
             raise ConfigError("the name of the user is empty", hint=f"Set {USER}, or pass the name with --user")
         if not secret.strip():
@@ -41,6 +41,7 @@ class Credentials:
                 hint=f"Set {SECRET}, or {SECRET_FILE} to a file that contains it",
             )
         self.user = user
+        self.is_bound = is_bound or user == INNER_USER
         self._secret = secret
         self._signer = Signer(secret)
 
@@ -49,16 +50,23 @@ class Credentials:
         """Credentials with the secret in a file, which only its owner may read. White space around it is dropped."""
         return cls(user, read_secret(Path(path)))
 
-    def signature(self, content: bytes, body: bytes = b"") -> bytes:
-        """The signature of a request: `content` is the values of its fields in the order of their names."""
-        return self._signer.sign(content, body)
+    def bound(self) -> "Credentials":
+        """The same user, with signatures that can be used for no other request."""
+        return Credentials(self.user, self._secret, is_bound=True)
 
-    def signed(self, fields: Mapping[str, str], body: bytes, code: int = 0) -> dict[str, str]:
+    def signature(self, content: bytes, body: bytes = b"") -> bytes:
+        """The signature of a request.
+
+        `content` is the values of its fields in the order of their names, or the bound content up to the body.
+        """
+        signature = self._signer.sign(content, body)
+        return BOUND.encode() + signature if self.is_bound else signature
+
+    def signed(self, fields: Mapping[str, str], body: bytes, code: int) -> dict[str, str]:
         """The fields of a request with the user and the signature added."""
         named = {**fields, ACCESS_KEY: self.user}
-        if code in BOUND_REQUESTS and self.user == INNER_USER:
-            named[PURPOSE] = purpose_of(self._secret, code, named, body)
-        named[SIGNATURE] = self._signer.sign(signed_content(named, b""), body).decode()
+        content = bound_content(code, named, b"") if self.is_bound else signed_content(named, b"")
+        named[SIGNATURE] = self.signature(content, body).decode()
         return named
 
     def __repr__(self) -> str:

@@ -264,7 +264,7 @@ class BrokerLink:
             if self._socket is None:
                 self._socket = self._connect()
             if self._credentials is not None:
-                fields = self._credentials.signed(fields, body)
+                fields = self._credentials.signed(fields, body, code)
             self._socket.sendall(encode_frame(code, opaque, fields=fields, body=body))
         except OSError as error:
             self.close()

@@ -15,7 +15,7 @@ import structlog
 from latermq.access.failed_attempts import FailedAttempts
 from latermq.access.policies import NO_ACL, Acl, Decision
 from latermq.access.resources import UPDATE, Access, Kind
-from latermq.access.signatures import ACCESS_KEY, SIGNATURE, is_bound, is_signed, signed_content
+from latermq.access.signatures import ACCESS_KEY, BOUND, SIGNATURE, bound_content, is_signed, signed_content
 from latermq.access.users import INNER_USER, AccessState, User
 from latermq.addresses import is_loopback
 from latermq.audit.audit_log import AuditLog
@@ -295,12 +295,17 @@ class AccessGuard:
         if not user_name_of(command):
             return user  # of the certificate
         fields = command.signed_texts()
-        content = signed_content(fields, command.body, command.version)
+        signature = fields.get(SIGNATURE, "")
+        is_bound = signature.startswith(BOUND)
+        if is_bound:
+            content = bound_content(command.code, fields, command.body)
+        else:
+            content = signed_content(fields, command.body, command.version)
         # The name must be the one that was signed: a header could have two.
-        if fields.get(ACCESS_KEY) != user.name or not is_signed(user.secrets, content, fields.get(SIGNATURE, "")):
+        if fields.get(ACCESS_KEY) != user.name or not is_signed(user.secrets, content, signature.removeprefix(BOUND)):
             raise NotAuthenticated("check signature failed.")
-        if user is self._inner and not is_bound(user.secret, command.code, fields, command.body):
-            raise NotAuthenticated("the signature was made for another request.")
+        if user is self._inner and not is_bound:
+            raise NotAuthenticated("the signature could be of another request.")
         return user
 
     def _log_only(self, connection: Connection, endpoint: Endpoint, command: Command, error: LaterMQError) -> None:
