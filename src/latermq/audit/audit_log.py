@@ -25,7 +25,8 @@ from latermq.config import AuditConfig
 from latermq.errors import ConfigError
 
 FOLDER = "audit"
-MAX_REFUSED_LINES = 100  # per user and interval; further refused requests are only counted
+# Per user, result and interval, of requests that are refused or need no administrator; further ones are only counted.
+MAX_BOUNDED_LINES = 100
 _RETRY_S = 1.0
 _LOG_EVERY_S = 60.0
 _STOP_TIMEOUT_S = 5.0
@@ -52,7 +53,7 @@ class AuditLog:
         self._counts = RotatedFile(folder / f"{name}-counts.jsonl", *bounds)
         self.counters = Counters(config.max_counters, self._put_counts)
         self._since_ms = clock.now_ms()
-        self._refused: dict[str, int] = {}
+        self._bounded: dict[tuple[str, Result], int] = {}
         self._items: deque[_Item] = deque()
         self._waiting = 0  # lines, not items
         self._lost = 0
@@ -90,11 +91,12 @@ class AuditLog:
         result: Result,
         reason: str = "",
         details: Mapping[str, str] | None = None,
+        is_bounded: bool = False,
     ) -> None:
-        """Record one administrative request."""
-        if result == "refused":
-            number = self._refused[user] = self._refused.get(user, 0) + 1
-            if number > MAX_REFUSED_LINES:
+        """Record one administrative request, or with `is_bounded` one that users make all the time."""
+        if result == "refused" or is_bounded:
+            number = self._bounded[user, result] = self._bounded.get((user, result), 0) + 1
+            if number > MAX_BOUNDED_LINES:
                 self.counters.add(CountKey(user, source, request, "", result, reason=reason))
                 return
         line = encode_request(
@@ -122,7 +124,7 @@ class AuditLog:
         """Write the counts of the interval that ends now."""
         self.counters.flush()
         self._since_ms = self._clock.now_ms()
-        self._refused.clear()
+        self._bounded.clear()
 
     def statistics(self) -> dict[str, int]:
         """Lines that wait for the disk, and lines that were lost."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from latermq.audit.audit_log import MAX_REFUSED_LINES, AuditLog, open_audit
+from latermq.audit.audit_log import MAX_BOUNDED_LINES, AuditLog, open_audit
 from latermq.audit.records import CountKey
 from latermq.audit.rotated_file import RotatedFile
 from latermq.clock import SimulatedClock
@@ -80,13 +80,18 @@ def test_untrusted_clients_and_many_kinds_cannot_make_it_grow(tmp_path: Path) ->
         for number in range(100):
             log.count(SENDS._replace(source=f"10.0.0.{number}"))
             assert len(log.counters) <= SMALL.max_counters
-        for _ in range(MAX_REFUSED_LINES + 50):
+        for _ in range(MAX_BOUNDED_LINES + 50):
             log.note(user="eve", source="10.0.0.9:1", request="DELETE_TOPIC", result="refused")
+        for _ in range(MAX_BOUNDED_LINES + 30):
+            log.note(user="eve", source="10.0.0.9", request="POST /timers", result="allowed", is_bounded=True)
+        log.note(user="eve", source="10.0.0.9:1", request="UPDATE_TOPIC", result="allowed")
 
     run_with_log(tmp_path, scenario)
     counts = lines(tmp_path / "broker-counts.jsonl")
-    assert sum(int(str(line["count"])) for line in counts) == 150
-    assert len(lines(tmp_path / "broker.jsonl")) == MAX_REFUSED_LINES
+    assert sum(int(str(line["count"])) for line in counts) == 180
+    written = lines(tmp_path / "broker.jsonl")
+    assert len(written) == 2 * MAX_BOUNDED_LINES + 1
+    assert written[-1]["request"] == "UPDATE_TOPIC"
 
 
 def test_lines_wait_for_a_disk_that_fails_and_are_lost_above_a_bound(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ PART = "http console"  # its first word names the files of the audit log
 _FIRST_ADDRESSES_EVERY_S = 0.2  # while no broker is known
 _ADDRESSES_EVERY_S = 5.0
 _CHANGES = frozenset((PUB, CREATE, UPDATE, DELETE))
+_ADMINISTRATIVE = _CHANGES - {PUB}
 _VERSION_BYTES = 16
 
 Checked = tuple[Access, Decision]
@@ -100,6 +101,15 @@ class ClusterUsers:
         """Return the identity with rights to everything, so that its changes are in the audit log too."""
         return identity._replace(rights=UserRights(self, TOKEN_USER, "", source))
 
+    def authorize(self, name: str, source: str, accesses: Iterable[Access]) -> None:
+        """Check what a user has begun earlier, and goes on without the user. Raises NoPermission."""
+        user = self._find(name)
+        if user is None or not user.is_enabled:
+            raise NoPermission(f"User:{name} is disabled or deleted", hint="Begin the job as another user")
+        rights = UserRights(self, user, self.version(user), source)
+        for access in accesses:
+            rights.permit(access)
+
     def count_refused(self, source: str, reason: str) -> None:
         """Count a request without a user. Its name could be any, and is left out."""
         if self.audit is not None:
@@ -135,6 +145,15 @@ class UserRights:
         self._user = user
         self._version = version
         self._source = source
+        self._is_bounded = True  # whether the request is one that programs make all the time
+
+    @property
+    def user(self) -> str:
+        return self._user.name if self._version else ""
+
+    @property
+    def source(self) -> str:
+        return self._source
 
     @property
     def is_current(self) -> bool:
@@ -147,6 +166,7 @@ class UserRights:
     def check(self, request: str, accesses: Iterable[Access], details: Mapping[str, str], *, is_change: bool) -> None:
         checked = [(one, self._decide(one)) for one in accesses]
         refused = next((one for one in checked if not one[1].is_allowed), None)
+        self._is_bounded = all(_ADMINISTRATIVE.isdisjoint(access.actions) for access, _ in checked)
         if refused is None:
             if is_change:
                 self._note(request, checked, "allowed", "", details)
@@ -210,6 +230,7 @@ class UserRights:
                 result=result,
                 reason=reason,
                 details=details,
+                is_bounded=self._is_bounded,
             )
 
     def _count(self, checked: Checked, result: Result, reason: str) -> None:
