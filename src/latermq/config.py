@@ -329,7 +329,8 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_timeline_reads: int = 50  # reads in progress; they are done one after another
     jobs_folder: str = ""  # keeps jobs over restarts; empty: a temporary folder, and jobs end with the console
     max_jobs: int = 100  # that are kept, including finished ones; above it the oldest finished job is forgotten
-    max_running_jobs: int = 4  # further ones wait
+    max_running_jobs: int = 4  # further ones wait. Users without the right to update the cluster have half of them
+    max_user_jobs: int = 10  # of one such user, that have not finished
     max_job: int = 1_000_000  # timers or messages of one job
     delivery_rate: int = 500_000  # timers per second that one broker delivers at most, for predictions
 
@@ -750,6 +751,6 @@ def _check_http(http: HttpConfig, *, has_users: bool) -> None:
     if http.timeline_memory < MIN_TIMELINE_MEMORY_BYTES:
         raise ConfigError("http.timeline_memory must be at least 256MiB: the process needs that to start")
     limits = "max_rate_clients max_connections max_requests max_streams max_body max_batch max_page max_timeline_reads"
-    for name in f"{limits} max_jobs max_running_jobs max_job delivery_rate".split():
+    for name in f"{limits} max_jobs max_running_jobs max_user_jobs max_job delivery_rate".split():
         if getattr(http, name) < 1:
             raise ConfigError(f"http.{name} must be at least 1")

@@ -7,21 +7,23 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urljoin
 
 import pytest
 
 from latermq import OutgoingMessage
 from latermq.access.inner_credentials import FILE_NAME
+from latermq.access.users import INNER_USER
+from latermq.audit.audit_log import MAX_BOUNDED_LINES
 from latermq.client import blocking
 from latermq.client.session.credentials import Credentials
 from latermq.http.process import ConsoleProcess
 from latermq.http.security.sign_in import MAX_WAITING
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
-from tests.integration.test_http_access import USERS, administer, client_of, secret_file
+from tests.integration.test_http_access import USERS, administer, audited, client_of, secret_file, sign_in
 from tests.interop.ports import HOST
 from tests.interop.waiting import wait_until
-from tests.support.http_console import running_console
+from tests.support.http_console import HttpClient, running_console
 from tests.support.serving import Server, serving
 
 ROOT = Credentials("root", "r00t-secret")
@@ -37,6 +39,8 @@ ENTRIES = {
     ),
     "clerk": (("Topic:orders", "Pub,Sub,Get"), ("Topic:%DLQ%readers", "Sub")),
     "reader": (("Group:readers", "Sub,Get"),),
+    "mover": (("Topic:moved", "Pub,Get"),),
+    "watcher": (("Cluster:*", "Get"),),
 }
 LETTERS = 600  # more than one part of an export
 
@@ -53,6 +57,8 @@ def server(data: Path) -> Iterator[Server]:
             administer(data, "user", "create", name, "--new-secret-file", secret_file(data, name))
             for entry in entries:
                 administer(data, "acl", "grant", name, *entry)
+        with blocking.Admin(running.namesrv, credentials=ROOT) as admin:
+            admin.create_group("readers")
         with blocking.Producer(running.namesrv, credentials=ROOT) as producer:
             for topic in ("orders", "payroll", "%DLQ%readers", "%DLQ%payers"):
                 producer.send(OutgoingMessage(topic, SECRET_BODY.encode(), keys=["k"]))
@@ -163,6 +169,31 @@ def test_timers_of_several_topics_are_merged_page_by_page(console: ConsoleProces
     )
 
 
+def test_a_user_of_a_topic_begins_jobs_on_it_and_loses_them_with_the_right(console: ConsoleProcess, data: Path) -> None:
+    root, mover, reader = (client_of(console, name) for name in ("root", "mover", "reader"))
+    lines = "\n".join(json.dumps({"topic": "moved", "body": "x", "delay": "1h"}) for _ in range(80)).encode()
+    assert root.request("POST", "/api/v1/timers:batch", lines, headers={"Content-Type": "application/x-ndjson"}).lines
+    jobs, cancel = "/api/v1/jobs", {"action": "cancel", "topic": "moved"}
+    assert mover.post(jobs, {**cancel, "dry_run": True}).json["matched"] == 80
+    for refused in ({"action": "cancel", "all": True}, {"action": "cancel", "topic": "payroll"}):
+        assert mover.post(jobs, refused).status == 403
+    begun = mover.post(jobs, {**cancel, "per_second": 4})
+    assert (begun.status, begun.json["user"]) == (202, "mover")
+    path = f"{jobs}/{begun.json['id']}"
+    assert [job["id"] for job in mover.get(jobs).json["jobs"]] == [begun.json["id"]]
+    assert mover.get(f"{path}/impossible").status == 200
+    page = mover.get(path.removeprefix("/api/v1")).body.decode()
+    assert ("Begun by" in page, ">Abort<" in page) == (True, True)
+    assert reader.get(jobs).json == {"jobs": [], "is_durable": False, "is_partial": True}
+    answers = [reader.get(path), reader.get(f"{path}/impossible"), reader.post(f"{path}/abort", None)]
+    assert [one.status for one in (*answers, reader.request("DELETE", path))] == [403] * 4
+    administer(data, "acl", "revoke", "mover", "Topic:moved")
+    wait_until(lambda: root.get(path).json["state"] == "failed", 30, "the end of the job")
+    ended = root.get(path).json
+    assert ended["done"] < ended["matched"] == 80
+    assert "User:mover has no permission to access Topic:moved" in ended["problem"]["detail"]
+
+
 def test_a_trace_shows_no_topic_and_no_group_that_the_user_may_not_see(console: ConsoleProcess, server: Server) -> None:
     consumed = f"/api/v1/messages/trace?{urlencode({'topic': 'orders', 'key': 'k'})}"
     with blocking.PullConsumer(server.namesrv, group="readers", credentials=ROOT) as consumer:
@@ -217,6 +248,92 @@ class Reading:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def test_an_event_stream_ends_when_its_user_loses_the_right(console: ConsoleProcess, data: Path) -> None:
+    with contextlib.closing(Reading(console.listener.port, "watcher", "/live")) as stream:
+        assert b'"brokers"' in stream.until(b"event: state\n") + stream.until(b"\n\n")
+        administer(data, "acl", "revoke", "watcher", "Cluster:*")
+        stream.rest()  # its end
+    assert client_of(console, "watcher").get("/live").status == 403
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/brokers", "//api/v1/brokers", "/api//v1/brokers", "/api/v1/brokers/", "/api/v1/brokers;x",
+        "/API/v1/brokers", "/%61pi/v1/brokers", "/api%2fv1%2fbrokers", "/./api/v1/brokers",
+        "/static/../api/v1/brokers", "/static/%2e%2e/api/v1/brokers", "/healthz/../api/v1/brokers",
+        "/healthz/%2e%2e/api/v1/brokers", "/login/../api/v1/brokers", "http://localhost/api/v1/brokers",
+        "/live", "/live/", "/metrics", "/metrics?x", "/timers/%2e%2e/brokers", "/brokers", "//brokers",
+    ],
+)  # fmt: skip
+def test_no_spelling_of_a_path_gets_past_its_rule(console: ConsoleProcess, method: str, path: str) -> None:
+    override = {"X-HTTP-Method-Override": "GET", "X-Original-URL": "/healthz", "X-Rewrite-URL": "/healthz"}
+    for client in (client_of(console, "reader"), HttpClient(console.listener.port)):
+        answer = client.request(method, path, headers=override)
+        assert answer.status in (401, 403, 404, 405, 422), answer.body
+        assert b"broker-a" not in answer.body
+
+
+def test_nobody_signs_in_as_the_user_of_latermq_itself(console: ConsoleProcess, data: Path) -> None:
+    secret = (data / FILE_NAME).read_text().strip()
+    assert client_of(console, INNER_USER, secret).get("/openapi.json").status == 401
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    ["//evil.example", "/\\evil.example", "https://evil.example", "/\t/evil.example", "\\\\evil.example",
+     "javascript:alert(1)", "/x\r\nSet-Cookie: a=b", "/%0d%0aSet-Cookie:a=b", "evil.example", ""],
+)  # fmt: skip
+def test_signing_in_leads_to_no_other_site_and_sets_no_header(console: ConsoleProcess, wanted: str) -> None:
+    form = urlencode({"user": "clerk", "secret": "clerk-secret", "next": wanted}).encode()
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = HttpClient(console.listener.port).request("POST", "/login", form, headers=headers)
+    assert answer.status == 303
+    target = answer.headers["location"]
+    assert urljoin("http://console.example/login", target).startswith("http://console.example/"), target
+    assert "a=b" not in answer.headers["set-cookie"]
+
+
+def test_a_session_of_a_user_takes_a_token_for_every_change_and_for_signing_out(console: ConsoleProcess) -> None:
+    browser = sign_in(console, "clerk")
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    for path in ("/logout", "/timers/new", "/topics/orders/send", "/jobs/new", "/api/v1/timers", "/api/v1/messages"):
+        for sent in (b"", b"csrf=guess", urlencode({"csrf": f"{'0' * 32}.{'0' * 43}"}).encode()):
+            assert browser.request("POST", path, sent, headers=form).status == 403, path
+    for site in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}):
+        assert browser.request("POST", "/logout", b"", headers=form | site).status == 403
+    assert browser.get("/timers").status == 200
+
+
+def test_a_guessed_session_is_not_adopted_and_credentials_take_precedence(console: ConsoleProcess) -> None:
+    browser = sign_in(console, "clerk")
+    cookie = browser._headers["Cookie"]
+    assert browser.get("/timers").status == 200
+    form = urlencode({"user": "clerk", "secret": "clerk-secret"}).encode()
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Cookie": f"{cookie[:-2]}AA"}
+    again = HttpClient(console.listener.port).request("POST", "/login", form, headers=headers)
+    assert again.status == 303
+    assert again.headers["set-cookie"].partition(";")[0] not in (cookie, headers["Cookie"])
+    # With a session and other credentials, the request is that of the credentials, right or wrong.
+    pair = base64.b64encode(b"reader:reader-secret").decode()
+    topics = HttpClient(console.listener.port, {"Cookie": cookie}).get("/api/v1/topics", Authorization=f"Basic {pair}")
+    assert topics.json["topics"] == []
+    wrong = HttpClient(console.listener.port, {"Cookie": cookie}).get("/api/v1/topics", Authorization="Basic wrong")
+    assert wrong.status == 401
+
+
+def test_changes_that_programs_make_do_not_fill_the_audit_log(console: ConsoleProcess) -> None:
+    clerk, root = client_of(console, "clerk"), client_of(console, "root")
+    timer = {"topic": "orders", "body": "x", "delay": "3h"}
+    assert {clerk.post("/api/v1/timers", timer).status for _ in range(MAX_BOUNDED_LINES + 30)} == {201}
+    reset = {"topic": "orders", "to": "first"}
+    assert root.post("/api/v1/groups/readers/offsets:reset", reset).status == 200
+    request = "POST /api/v1/groups/{group}/offsets:reset"
+    wait_until(lambda: audited(console, user="root", request=request), 10, "the line of the administrator")
+    assert len(audited(console, user="clerk", result="allowed")) <= 2 * MAX_BOUNDED_LINES  # an interval may have ended
 
 
 def test_who_guesses_from_an_address_locks_out_no_program_that_knows_its_secret(console: ConsoleProcess) -> None:

@@ -60,6 +60,7 @@ LIMITS = {
     "http.max_timeline_reads": "timeline_reads",
     "http.max_jobs": "jobs",
     "http.max_running_jobs": "jobs_running",
+    "http.max_user_jobs": "user_jobs",
     "http.max_job": "job_rows",
     "audit.max_waiting": "audit_waiting",
     "audit.max_counters": "audit_counters",

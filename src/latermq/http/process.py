@@ -15,7 +15,7 @@ from latermq.client.session.credentials import own_credentials
 from latermq.clock import Clock, SystemClock
 from latermq.config import Config
 from latermq.http.alerts.monitor import AlertMonitor
-from latermq.http.api.access_rules import with_rules
+from latermq.http.api.access_rules import job_accesses, with_rules
 from latermq.http.api.alerts import AlertApi
 from latermq.http.api.cluster import ClusterApi
 from latermq.http.api.dead_letter_export import DeadLetterExportApi
@@ -44,6 +44,7 @@ from latermq.http.collector import Collector
 from latermq.http.console.console import Console
 from latermq.http.endpoint import Endpoint, routes_of
 from latermq.http.far_timers import FarTimers
+from latermq.http.jobs.job_files import Kept
 from latermq.http.jobs.resend_work import ResendWork
 from latermq.http.jobs.runner import JobRunner
 from latermq.http.jobs.timer_work import TimerWork
@@ -82,7 +83,7 @@ class ConsoleProcess:
         timer_work = TimerWork(self.brokers, self._timers)
         resend_work = ResendWork(self.brokers, self._reader, self._scheduler)
         self._works: dict[str, Work] = {"cancel": timer_work, "move": timer_work, "resend": resend_work}
-        self.jobs = JobRunner(config.http, clock, self._works)
+        self.jobs = JobRunner(config.http, clock, self._works, self._authorize)
         density = DensityApi(self.brokers)
         self.alerts = AlertMonitor(config.alerts, clock, self.brokers.pipeline_state, lambda: self.address)
         self._cluster = ClusterApi(self.brokers, density, self.alerts)
@@ -115,6 +116,11 @@ class ConsoleProcess:
     def _session_secret(self) -> str:
         token = self._config.http.token
         return token if self._users is None else f"{token} {self._users.session_secret}"
+
+    def _authorize(self, kept: Kept) -> None:
+        """Check that the user of a job may still do it."""
+        if self._users is not None and kept.job.user:
+            self._users.authorize(kept.job.user, kept.source, job_accesses(kept.job.order))
 
     def statistics(self) -> dict[str, int]:
         """How much of each limit is used, and what was refused."""

@@ -15,7 +15,7 @@ from latermq.config import HttpConfig
 from latermq.errors import Busy, IllegalOperation, QueryNotFound
 from latermq.http.jobs.job import Job, JobPreview, Order
 from latermq.http.jobs.job_files import JobFiles
-from latermq.http.jobs.runner import JobRunner
+from latermq.http.jobs.runner import JobRunner, Requester
 from latermq.http.jobs.work import Done, Row
 
 ORDER = Order("cancel", "t")
@@ -188,3 +188,36 @@ def test_a_damaged_job_is_left_alone(tmp_path: Path) -> None:
 
     with_runner(folder, NumberWork([]), look)
     assert sorted(one.name for one in folder.iterdir() if one.is_dir()) == [first, second]
+
+
+def test_jobs_of_limited_users_are_bounded_and_leave_room_for_those_of_operators(tmp_path: Path) -> None:
+    work = NumberWork(rows_of(3), failures=1_000_000)  # its broker is always busy
+    alice, bob, operator = (Requester(name, "10.0.0.7", is_limited=name != "root") for name in ("alice", "bob", "root"))
+
+    async def use(runner: JobRunner) -> None:
+        async def begin(by: Requester) -> Job:
+            return (await runner.create(ORDER, by=by))[0]
+
+        jobs = [await begin(alice), await begin(alice), await begin(bob)]
+        with pytest.raises(Busy, match="max_user_jobs"):
+            await begin(alice)
+        jobs.append(await begin(operator))
+        await until(runner, jobs[3].id, lambda one: one.state == "running")
+        assert [job.state for job in jobs] == ["running", "waiting", "waiting", "running"]
+        assert runner.statistics()["user_jobs"] == 2
+        await runner.abort(jobs[0].id)
+        await begin(alice)
+
+    with_runner(tmp_path, work, use, max_running_jobs=2, max_user_jobs=2)
+
+
+def test_the_same_idempotency_key_of_two_users_begins_two_jobs(tmp_path: Path) -> None:
+    work = NumberWork(rows_of(3))
+
+    async def use(runner: JobRunner) -> None:
+        begun = [await runner.create(ORDER, "key", b"request", Requester(name)) for name in ("alice", "bob", "alice")]
+        assert [is_known for _, is_known in begun] == [False, False, True]
+        assert begun[0][0] is begun[2][0]
+        assert begun[0][0].id != begun[1][0].id
+
+    with_runner(tmp_path, work, use)

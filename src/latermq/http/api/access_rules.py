@@ -9,6 +9,7 @@ from dataclasses import replace
 from latermq.access.resources import GET, PUB, SUB, UPDATE, Access, Action, Actions, Kind
 from latermq.client.dead_letters import topic_of
 from latermq.http.endpoint import Call, Endpoint, Rule
+from latermq.http.jobs.job import NewJob, Order
 from latermq.message.names import DEAD_LETTER_PREFIX, TIMER_DEAD_LETTER_TOPIC
 from latermq.message.timer_ids import parse_timer_id
 from latermq.model.topic_access import topic_access
@@ -78,12 +79,11 @@ def _resend(call: Call) -> tuple[Access, ...]:
     return dead_letter_access(call.path["group"], (SUB,)), *topics
 
 
-def _job(call: Call) -> tuple[Access, ...]:
-    """A job without a topic may touch all topics."""
-    job = call.body
+def job_accesses(job: NewJob | Order) -> tuple[Access, ...]:
+    """What a job touches. Without a topic these may be all topics."""
     topics = {job.to_topic or job.topic} if job.action == "resend" else {job.topic}
     groups = [dead_letter_access(job.group, (SUB,))] if job.group else []
-    return cluster_access(UPDATE), *groups, *(topic_access(topic or ALL_TOPICS, (PUB,)) for topic in topics)
+    return *groups, *(topic_access(topic or ALL_TOPICS, (PUB,)) for topic in topics)
 
 
 def _timers(call: Call) -> tuple[Access, ...]:
@@ -91,10 +91,13 @@ def _timers(call: Call) -> tuple[Access, ...]:
     return (topic_access(call.query.topic, (PUB, GET)),) if call.query.topic else ()
 
 
+def _job(call: Call) -> tuple[Access, ...]:
+    return job_accesses(call.body)
+
+
 _ANY_USER = Fixed()
 _PARTIAL = Fixed()  # a user sees what it has a right to
 _CLUSTER = Fixed(cluster_access(GET))
-_CLUSTER_UPDATE = Fixed(cluster_access(UPDATE))
 
 RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/healthz"): _ANY_USER,
@@ -110,11 +113,11 @@ RULES: dict[tuple[str, str], Rule] = {
     ("DELETE", "/api/v1/timers/{id}"): _timer(PUB),
     ("POST", "/api/v1/timers/{id}/run"): _timer(PUB),
     ("POST", "/api/v1/jobs"): _job,
-    ("GET", "/api/v1/jobs"): _CLUSTER,
-    ("GET", "/api/v1/jobs/{id}"): _CLUSTER,
-    ("GET", "/api/v1/jobs/{id}/impossible"): _CLUSTER,
-    ("POST", "/api/v1/jobs/{id}/abort"): _CLUSTER_UPDATE,
-    ("DELETE", "/api/v1/jobs/{id}"): _CLUSTER_UPDATE,
+    ("GET", "/api/v1/jobs"): _PARTIAL,
+    ("GET", "/api/v1/jobs/{id}"): _ANY_USER,  # what the job touches is checked, here and below
+    ("GET", "/api/v1/jobs/{id}/impossible"): _ANY_USER,
+    ("POST", "/api/v1/jobs/{id}/abort"): _ANY_USER,
+    ("DELETE", "/api/v1/jobs/{id}"): _ANY_USER,
     ("GET", "/api/v1/density"): _CLUSTER,
     ("GET", "/api/v1/lateness"): _CLUSTER,
     ("GET", "/api/v1/throughput"): _CLUSTER,

@@ -5,23 +5,29 @@ from typing import Annotated
 
 import msgspec
 
+from latermq.access.resources import GET, UPDATE, Action
 from latermq.clock import Clock
 from latermq.config import HttpConfig
 from latermq.errors import InvalidParameter
+from latermq.http.api.access_rules import cluster_access, job_accesses
 from latermq.http.api.timers import IDEMPOTENCY_KEY, idempotency_key
 from latermq.http.api.topics import Limit
 from latermq.http.endpoint import Answer, Call, Endpoint
 from latermq.http.jobs.job import Impossible, Job, JobPreview, NewJob, order_of
-from latermq.http.jobs.runner import JobRunner
+from latermq.http.jobs.runner import JobRunner, Requester
 from latermq.http.jobs.work import Work
 from latermq.http.paging import page_limit
 
 
 class JobList(msgspec.Struct):
-    """All jobs that the console keeps, the newest first. `is_durable` says whether they outlive the console."""
+    """All jobs that the console keeps, the newest first. `is_durable` says whether they outlive the console.
+
+    If `is_partial`, only those are listed that touch nothing but what the user has a right to.
+    """
 
     jobs: list[Job]
     is_durable: bool
+    is_partial: bool = False
 
 
 class ImpossibleQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -84,7 +90,10 @@ class JobApi:
         order = order_of(new, self._clock.now_ms())
         if new.dry_run:
             return Answer(await self._works[order.action].preview(order))
-        job, is_known = await self._runner.create(order, key, msgspec.json.encode(new))
+        by = Requester()
+        if call.rights is not None:
+            by = Requester(call.rights.user, call.rights.source, not call.sees(cluster_access(UPDATE)))
+        job, is_known = await self._runner.create(order, key, msgspec.json.encode(new), by)
         headers = {"Location": f"/api/v1/jobs/{job.id}"} | ({"Idempotency-Replayed": "true"} if is_known else {})
         return Answer(job, HTTPStatus.ACCEPTED, headers)
 
@@ -92,13 +101,23 @@ class JobApi:
         return Answer(JobList(await self._runner.jobs(), self._runner.is_durable))
 
     async def _show(self, call: Call) -> Answer:
-        return Answer(await self._runner.find(call.path["id"]))
+        return Answer(await self._permitted(call, GET))
+
+    async def _permitted(self, call: Call, action: Action) -> Job:
+        """Return the job, if the user has this right to the cluster, or could have begun it."""
+        job = await self._runner.find(call.path["id"])
+        if not call.sees(cluster_access(action)):
+            for access in job_accesses(job.order):
+                call.permit(access)
+        return job
 
     async def _abort(self, call: Call) -> Answer:
-        return Answer(await self._runner.abort(call.path["id"]))
+        job = await self._permitted(call, UPDATE)
+        return Answer(await self._runner.abort(job.id))
 
     async def _forget(self, call: Call) -> Answer:
-        await self._runner.forget(call.path["id"])
+        job = await self._permitted(call, UPDATE)
+        await self._runner.forget(job.id)
         return Answer(status=HTTPStatus.NO_CONTENT)
 
     async def _impossible(self, call: Call) -> Answer:
@@ -106,5 +125,6 @@ class JobApi:
         if query.cursor and not (query.cursor.isascii() and query.cursor.isdigit()):
             raise InvalidParameter(f"{query.cursor!r} is not a cursor", hint="Use `next` of the previous page")
         limit = page_limit(query.limit, self._max_page)
-        rows, after = await self._runner.impossible(call.path["id"], int(query.cursor or 0), limit)
+        job = await self._permitted(call, GET)
+        rows, after = await self._runner.impossible(job.id, int(query.cursor or 0), limit)
         return Answer(ImpossiblePage(rows, str(after) if after >= 0 else ""))

@@ -6,9 +6,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from latermq.access.resources import GET, LIST, PUB, SUB, Access
-from latermq.http.api.access_rules import ALL_TOPICS, cluster_access, dead_letter_access, group_access
+from latermq.http.api.access_rules import ALL_TOPICS, cluster_access, dead_letter_access, group_access, job_accesses
 from latermq.http.api.dead_letters import DeadLetterCounts
 from latermq.http.api.groups import GroupList
+from latermq.http.api.jobs import JobList
 from latermq.http.api.timer_list import TimerPage
 from latermq.http.api.topics import TopicNames
 from latermq.http.endpoint import Endpoint
@@ -39,11 +40,17 @@ def _timers(found: TimerPage, rights: Rights) -> TimerPage:
     return replace(found, timers=timers, is_partial=True)
 
 
+def _jobs(found: JobList, rights: Rights) -> JobList:
+    jobs = [job for job in found.jobs if rights.may(job_accesses(job.order))]
+    return replace(found, jobs=jobs, is_partial=True)
+
+
 # By path: the right with which a user sees the whole list, and what others see of it.
 _VISIBLE: Mapping[str, tuple[Access, Callable[[Any, Rights], Any]]] = {
     "/api/v1/topics": (_WHOLE, _topics),
     "/api/v1/groups": (_WHOLE, _groups),
     "/api/v1/dead-letters": (_WHOLE, _dead_letters),
+    "/api/v1/jobs": (cluster_access(GET), _jobs),
     "/api/v1/timers": (topic_access(ALL_TOPICS, (PUB, GET)), _timers),
 }
 

@@ -120,8 +120,9 @@ class Console:
             if self._is_in(identity)
             else (),
             "identity": identity,
+            "is_live": api.has("GET", "/api/v1/state"),  # who may not see the state of all has no event stream
             "is_operator": identity.role >= Role.OPERATOR,
-            "may_run_jobs": identity.role >= Role.OPERATOR and api.has("POST", "/api/v1/jobs/{id}/abort"),
+            "may_run_jobs": identity.role >= Role.OPERATOR,
             "csrf": self._sessions.csrf_token(identity.session),
             "done": page.notes.get(request.query_params.get("done", ""), "") if page is not None else "",
         }

@@ -83,7 +83,8 @@ class Job(msgspec.Struct, kw_only=True):
     """A job. `matched` is how many timers or messages its plan has, `done` how many of them are done.
 
     `outcomes` counts what became of them: `cancelled`, `moved` or `sent`, or why it was not possible. `impossible` is
-    the sum of the latter. `problem` is why the job failed or, while it runs, what it waits for.
+    the sum of the latter. `problem` is why the job failed or, while it runs, what it waits for. `user` is who
+    began it, empty without users.
     """
 
     id: str
@@ -97,6 +98,7 @@ class Job(msgspec.Struct, kw_only=True):
     impossible: int = 0
     outcomes: dict[str, int] = {}
     problem: Problem | None = None
+    user: str = ""
 
 
 class Impossible(msgspec.Struct, omit_defaults=True):

@@ -27,10 +27,15 @@ _log = structlog.get_logger(__name__)
 
 
 class Kept(msgspec.Struct):
-    """A job as its folder has it, with how much of its files counts. `digest` is that of the request."""
+    """A job as its folder has it, with how much of its files counts. `digest` is that of the request.
+
+    Jobs of users who may not change the cluster are limited, so that they leave room for those of its operators.
+    """
 
     job: Job
     digest: str = ""
+    source: str = ""  # the address from which its user began it
+    is_limited: bool = False
     is_planned: bool = False
     is_abort_wanted: bool = False
     plan_bytes: int = 0  # of the plan, up to where it is done

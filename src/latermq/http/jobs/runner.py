@@ -5,10 +5,11 @@ import contextlib
 import hashlib
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -43,6 +44,17 @@ Result = TypeVar("Result")
 _log = structlog.get_logger(__name__)
 
 
+class Requester(NamedTuple):
+    """Who begins a job; `user` is empty for those who may do everything."""
+
+    user: str = ""
+    source: str = ""
+    is_limited: bool = False
+
+
+ANYBODY = Requester()
+
+
 class _Aborted(Exception):
     """A client has aborted the job."""
 
@@ -50,8 +62,16 @@ class _Aborted(Exception):
 class JobRunner:
     """All jobs of this console. Their files are read and written on one thread."""
 
-    def __init__(self, config: HttpConfig, clock: Clock, works: Mapping[str, Work]) -> None:
+    def __init__(
+        self,
+        config: HttpConfig,
+        clock: Clock,
+        works: Mapping[str, Work],
+        authorize: Callable[[Kept], None] = lambda kept: None,
+    ) -> None:
+        """`authorize` raises NoPermission if the user of a job may not do it any more."""
         self._config = config
+        self._authorize = authorize
         self._clock = clock
         self._works = works
         self._files = JobFiles(config.jobs_folder)
@@ -60,14 +80,17 @@ class JobRunner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._aborts: dict[str, asyncio.Event] = {}
         self._turns = asyncio.Semaphore(config.max_running_jobs)
+        self._limited_turns = asyncio.Semaphore(max(1, config.max_running_jobs // 2))
         self._opening = asyncio.Lock()
         self._is_open = False
 
     def statistics(self) -> dict[str, int]:
         """How many jobs there are and run, and the rows of the largest one that has not finished."""
         jobs = [kept.job for kept in self._kept.values()]
+        limited = Counter(kept.job.user for kept in self._kept.values() if _is_limited(kept))
         return {
             "jobs": len(jobs),
+            "user_jobs": max(limited.values(), default=0),
             "jobs_running": sum(job.state in ("planning", "running") for job in jobs),
             "job_rows": max((job.matched for job in jobs if job.state not in FINISHED), default=0),
         }
@@ -106,13 +129,17 @@ class JobRunner:
         kept = await self._require(job)
         return await self._on_thread(self._files.impossible, kept, at_bytes, limit)
 
-    async def create(self, order: Order, idempotency_key: str = "", request: bytes = b"") -> tuple[Job, bool]:
+    async def create(
+        self, order: Order, idempotency_key: str = "", request: bytes = b"", by: Requester = ANYBODY
+    ) -> tuple[Job, bool]:
         """Begin a job. Returns it, and whether an earlier request with the same key began it."""
         await self._open()
         digest = hashlib.blake2b(request, digest_size=_ID_BYTES).hexdigest() if idempotency_key else ""
         name = secrets.token_hex(_ID_BYTES)
         if idempotency_key:
-            name = hashlib.blake2b(f"http.job {idempotency_key}".encode(), digest_size=_ID_BYTES).hexdigest()
+            # Keys have no space, and names of users no colon: nobody finds the job of another one.
+            wanted = f"{by.user}: {idempotency_key}" if by.user else idempotency_key
+            name = hashlib.blake2b(f"http.job {wanted}".encode(), digest_size=_ID_BYTES).hexdigest()
             known = self._kept.get(name)
             if known is not None and known.digest != digest:
                 raise HttpError(
@@ -122,9 +149,13 @@ class JobRunner:
                 )
             if known is not None:
                 return known.job, True
+        if by.is_limited:
+            self._check_room(by.user)
         for_removal = self._removable()
         now_ms = self._clock.now_ms()
-        kept = Kept(Job(id=name, state="waiting", order=order, created=time_text(now_ms), created_ms=now_ms), digest)
+        created = time_text(now_ms)
+        job = Job(id=name, state="waiting", order=order, created=created, created_ms=now_ms, user=by.user)
+        kept = Kept(job, digest, by.source, by.is_limited)
         self._kept[name] = kept  # before the first await, so that no second request creates it too
         try:
             if for_removal is not None:
@@ -161,6 +192,14 @@ class JobRunner:
         if kept.job.state not in FINISHED:
             raise IllegalOperation(f"the job is {kept.job.state}", hint="Abort it first")
         await self._forget(job)
+
+    def _check_room(self, user: str) -> None:
+        unfinished = sum(_is_limited(kept) and kept.job.user == user for kept in self._kept.values())
+        if unfinished >= self._config.max_user_jobs:
+            raise Busy(
+                f"{unfinished} jobs of {user} have not finished, the limit is http.max_user_jobs",
+                hint="Wait, or abort one of them",
+            )
 
     def _removable(self) -> str | None:
         """Return the job that makes room for a new one, if that is necessary."""
@@ -209,7 +248,7 @@ class JobRunner:
     async def _run(self, kept: Kept) -> None:
         job = kept.job
         try:
-            async with self._turns:
+            async with self._limited_turns if kept.is_limited else contextlib.nullcontext(), self._turns:
                 self._check(kept)
                 work = self._works[job.order.action]
                 if not kept.is_planned:
@@ -239,6 +278,7 @@ class JobRunner:
     async def _plan(self, kept: Kept, work: Work) -> None:
         job = kept.job
         job.state, job.matched, size_bytes = "planning", 0, 0  # a plan that was not finished was never executed
+        self._authorize(kept)
         async for rows in work.plan(job.order):
             self._check(kept)
             job.matched += len(rows)
@@ -263,12 +303,16 @@ class JobRunner:
                 await self._pause(kept, next_s - time.monotonic())
                 next_s = max(next_s, time.monotonic()) + len(rows) / rate
             self._check(kept)
-            done = await self._retried(kept, lambda rows=rows: work.change(job, rows))  # type: ignore[misc]
+            done = await self._retried(kept, lambda rows=rows: self._change(kept, work, rows))  # type: ignore[misc]
             again = [row for row, one in zip(work.merged(rows), done, strict=True) if one.outcome == REPLACED]
             await self._note(kept, len(rows), done, again)
             kept.plan_bytes = after
             await self._retried(kept, lambda: self._save(kept))
         await self._change_again(kept, work)
+
+    async def _change(self, kept: Kept, work: Work, rows: Sequence[Row]) -> list[Done]:
+        self._authorize(kept)
+        return await work.change(kept.job, rows)
 
     async def _change_again(self, kept: Kept, work: Work) -> None:
         """Change names of which several timers match: each alone was refused because of the others."""
@@ -278,7 +322,7 @@ class JobRunner:
         merged = work.merged(rows)
         for at in range(0, len(merged), work.rows_at_once):
             part = merged[at : at + work.rows_at_once]
-            done = await self._retried(kept, lambda part=part: work.change(kept.job, part))  # type: ignore[misc]
+            done = await self._retried(kept, lambda part=part: self._change(kept, work, part))  # type: ignore[misc]
             await self._note(kept, len(part), done, [])
         kept.job.done, kept.again_bytes = kept.job.matched, 0  # all at once, so that none counts twice
         await self._retried(kept, lambda: self._save(kept))
@@ -346,3 +390,7 @@ class JobRunner:
                 f"the files of jobs cannot be used: {error.strerror}",
                 hint="Check the disk and the permissions of http.jobs_folder",
             ) from None
+
+
+def _is_limited(kept: Kept) -> bool:
+    return kept.is_limited and kept.job.state not in FINISHED

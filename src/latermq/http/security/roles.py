@@ -29,6 +29,16 @@ class Role(IntEnum):
 class Rights(Protocol):
     """What a user of the cluster may do, by the policies of this moment."""
 
+    @property
+    def user(self) -> str:
+        """The name of the user, empty for the holder of the token."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """The address of the user."""
+        ...
+
     def may(self, accesses: Iterable[Access]) -> bool:
         """Whether all of this is permitted."""
         ...

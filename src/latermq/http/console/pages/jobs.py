@@ -5,11 +5,14 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
+from latermq.access.resources import PUB, UPDATE
 from latermq.errors import InvalidParameter, LaterMQError
+from latermq.http.api.access_rules import ALL_TOPICS, cluster_access, job_accesses
 from latermq.http.console.moments import due_of, parse_moment_ms
 from latermq.http.console.page import Page, PageRow, Redirect, View, Visit
 from latermq.http.problems import problem_of, status_of
 from latermq.http.security.roles import Role
+from latermq.model.topic_access import topic_access
 
 ACTIONS = {"cancel": "Cancel many timers", "move": "Move many timers", "resend": "Send dead letters again"}
 FILTER = ("topic", "key", "tag", "from", "to")
@@ -23,7 +26,13 @@ _LIST_AGE_S = 1.0
 async def show_list(visit: Visit) -> View:
     """All jobs."""
     found = await visit.api.recent(_JOBS, max_age_s=_LIST_AGE_S)
-    return View("jobs.html", {"jobs": found.jobs, "is_durable": found.is_durable, "describe": describe})
+    shown = {
+        "jobs": found.jobs,
+        "is_durable": found.is_durable,
+        "is_partial": found.is_partial,
+        "describe": describe,
+    }
+    return View("jobs.html", shown)
 
 
 def describe(job: Any) -> str:
@@ -52,6 +61,7 @@ async def show_job(visit: Visit) -> View:
         "cursor": cursor,
         "next": f"/jobs/{job.id}?cursor={impossible.next}" if impossible and impossible.next else "",
         "is_finished": job.state in ("done", "aborted", "failed"),
+        "may_change": visit.api.may(cluster_access(UPDATE)) or visit.api.may(*job_accesses(job.order)),
         "now_ms": visit.now_ms,
     }
     return View("job.html", shown, f"Job {job.id}")
@@ -103,6 +113,8 @@ async def _new_view(visit: Visit, fields: dict[str, str], error: LaterMQError | 
         order = resolved | {"action": "resend" if action == "resend" else "cancel", "dry_run": True}
         if not any(fields[name] for name in FILTER):
             order["all"] = True
+        if not fields["topic"] and not visit.api.may(topic_access(ALL_TOPICS, (PUB,))):
+            raise InvalidParameter("choose a topic: you have no right to all of them")
         preview = (await visit.api.call("POST", _JOBS, body=order)).body
     except LaterMQError as failed:
         problem = problem or failed
