@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from latermq.client import blocking
+from latermq.client.session.credentials import Credentials
 from tests.support.browser import Watched, visiting
 from tests.support.serving import Server, serving
 
@@ -24,6 +26,7 @@ def secured(data: Path) -> Iterator[Server]:
     with serving(data, *USERS, http=True, timeout_s=90.0) as running:
         for name, entries in {
             "viewer": (("Cluster:*", "Get", "List"), ("Topic:*", "Get", "Sub")),
+            "clerk": (("Topic:orders", "Get", "Sub", "Pub"),),
             "operator": (("Cluster:*", "Get", "List", "Update"), ("Topic:*", "Get", "Sub", "Pub")),
         }.items():
             secret = data.parent / f"{name}.secret"
@@ -32,6 +35,10 @@ def secured(data: Path) -> Iterator[Server]:
             administer(data, "user", "create", name, "--new-secret-file", str(secret))
             for entry in entries:
                 administer(data, "acl", "grant", name, *entry)
+        timers = blocking.Producer(running.namesrv, credentials=Credentials("root", "r00t-secret"))
+        with timers as producer:
+            for topic in ("orders", "payroll"):
+                producer.schedule(topic, b"body", delay="1h", key="first")
         yield running
 
 
@@ -74,4 +81,31 @@ def test_a_viewer_and_an_operator_are_offered_different_things_and_can_sign_out(
     expect(page.get_by_role("link", name="Schedule a timer")).to_be_visible()
     page.get_by_role("link", name="Jobs").click()
     expect(page.get_by_role("link", name="Cancel many timers")).to_be_visible()
+    assert tab.complaints == []
+
+
+def test_a_user_of_one_topic_works_with_it_and_sees_nothing_of_others(tab: Watched) -> None:
+    page = tab.page
+    page.goto("/")
+    sign_in(page, "clerk")
+    expect(page.get_by_role("heading", name="Timers")).to_be_visible()
+    expect(page.get_by_text("You see only timers of topics that you have a right to")).to_be_visible()
+    expect(page.locator("#results tbody tr")).to_have_count(1)
+    expect(page.locator("body")).not_to_contain_text("payroll")
+    expect(page.get_by_role("link", name="Overview", exact=True)).to_have_count(0)
+    assert tab.barriers() == []
+    page.get_by_role("link", name="Topics").click()
+    expect(page.locator("#topics tbody tr")).to_have_count(1)
+    pending = page.locator("td[data-label='Pending timers']")
+    expect(pending).to_have_text("1")
+    with page.context.new_page() as other:
+        other.goto("/timers/new?topic=orders&body=second&when=2h")
+        other.get_by_role("button", name="Schedule", exact=True).click()
+        expect(other.get_by_text("The timer is scheduled.")).to_be_visible()
+    expect(pending).to_have_text("2", timeout=20_000)  # although there is no event stream
+    page.goto("/timers?topic=orders")
+    page.get_by_role("link", name="Cancel all").click()
+    page.get_by_role("button", name="Cancel 2 timers").click()
+    expect(page.get_by_text("Begun by")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="done")).to_be_visible(timeout=20_000)
     assert tab.complaints == []

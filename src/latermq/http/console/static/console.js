@@ -2,6 +2,7 @@
 import {listen} from "./live.js";
 import * as times from "./times.js";
 
+const POLL_MS = 5_000;
 const $ = selector => document.querySelector(selector);
 const STATES = {connecting: "Connecting", live: "Live", lost: "Connection lost", trouble: "No answer", "signed-out": "Signed out"};
 
@@ -84,6 +85,8 @@ function hear(message) {
 if (document.body.dataset.live === "on") {
   listen(document.body.dataset.liveWorker, hear);
   document.addEventListener("visibilitychange", announce);
+} else if (document.body.dataset.live === "poll") {   // for those who may not see the state of all brokers
+  setInterval(() => document.hidden || document.body.dispatchEvent(new CustomEvent("latermq:state")), POLL_MS);
 }
 
 // A part that somebody reads with the keyboard, or has selected text in, is not replaced under their hands
