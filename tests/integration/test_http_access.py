@@ -196,6 +196,15 @@ def test_a_changed_user_loses_its_sessions(console: ConsoleProcess, data: Path, 
     assert browser.get("/timers").headers["location"].startswith("/login")
 
 
+def test_a_form_of_a_session_that_has_ended_leads_to_the_sign_in_page(console: ConsoleProcess) -> None:
+    browser = HttpClient(console.listener.port, {"Accept": "text/html,*/*"})
+    for path in ("/logout", "/timers/new"):
+        answer = browser.request(
+            "POST", path, b"topic=orders", headers={"Content-Type": "application/x-www-form-urlencoded"}
+        )
+        assert (answer.status, answer.headers["location"]) == (303, "/login?next=%2F")
+
+
 def test_pages_offer_what_the_user_may_do(console: ConsoleProcess) -> None:
     reader = sign_in(console, "reader")
     page = reader.get("/topics/orders").body.decode()

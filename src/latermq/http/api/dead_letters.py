@@ -7,11 +7,12 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from latermq.access.resources import PUB
+from latermq.access.resources import GET, LIST, PUB, SUB
 from latermq.client import Message, MessageQueue, Producer, PullConsumer, UnreadableBody
 from latermq.client.dead_letters import as_sent, find_dead_letter, original_topic, reason_of, topic_of
 from latermq.config import HttpConfig
 from latermq.errors import InvalidParameter, LaterMQError, QueryNotFound, TopicNotFound
+from latermq.http.api.access_rules import cluster_access, dead_letter_access
 from latermq.http.api.topics import Limit, MessageInfo, message_info
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
@@ -121,8 +122,9 @@ class DeadLetterApi:
 
     async def _count(self, call: Call) -> Answer:
         counts = []
+        sees_all = call.sees(cluster_access(GET, LIST))
         for topic in await self._brokers.topics():
-            if topic_of(topic) != topic:
+            if topic_of(topic) != topic or not (sees_all or call.sees(dead_letter_access(topic, (SUB, GET)))):
                 continue
             queues = (await self._brokers.topic_stats(topic)).values()
             messages = sum(queue.maxOffset - queue.minOffset for queue in queues)

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import msgspec
 
+from latermq.access.resources import GET, LIST, SUB
 from latermq.client.admin import FIRST, LAST
 from latermq.errors import ConsumerOffline, GroupNotFound
+from latermq.http.api.access_rules import cluster_access, group_access
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
 from latermq.http.timer_request import parse_time_ms
@@ -128,7 +130,13 @@ class GroupApi:
                     info.topics = list(dict.fromkeys(own))
                 return info
 
-        return Answer(GroupList(list(await asyncio.gather(*map(describe, await self._brokers.groups())))))
+        sees_all = call.sees(cluster_access(GET, LIST))
+        groups = [
+            group  # of others, brokers are not even asked
+            for group in await self._brokers.groups()
+            if sees_all or call.sees(group_access(group.name, SUB, GET, LIST))
+        ]
+        return Answer(GroupList(list(await asyncio.gather(*map(describe, groups)))))
 
     async def _show(self, call: Call) -> Answer:
         group = await self._known(call.path["group"])

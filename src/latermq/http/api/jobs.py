@@ -1,5 +1,6 @@
 """Jobs over HTTP: begun, previewed, watched and aborted."""
 
+import asyncio
 from http import HTTPStatus
 from typing import Annotated
 
@@ -52,6 +53,7 @@ class JobApi:
         self._works = works
         self._max_page = config.max_page
         self._clock = clock
+        self._previews = asyncio.Semaphore(config.max_running_jobs)  # each is a search of some seconds at the brokers
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -89,7 +91,8 @@ class JobApi:
         key = idempotency_key(call)
         order = order_of(new, self._clock.now_ms())
         if new.dry_run:
-            return Answer(await self._works[order.action].preview(order))
+            async with self._previews:
+                return Answer(await self._works[order.action].preview(order))
         by = Requester()
         if call.rights is not None:
             by = Requester(call.rights.user, call.rights.source, not call.sees(cluster_access(UPDATE)))

@@ -23,6 +23,7 @@ from latermq.http.security.token import LOGIN_PATH, OPEN_PATHS
 
 _BEARER, _BASIC = "bearer", "basic"
 _MAX_BASIC_CHARS = 4_096
+_OF_BROWSERS = ("GET", "POST")  # methods of links and forms
 
 
 class CredentialsGuard:
@@ -76,9 +77,11 @@ class CredentialsGuard:
         return None
 
     def _refusal(self, scope: Scope, headers: Headers, has_credentials: bool) -> Response:
-        if not has_credentials and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
+        if not has_credentials and scope["method"] in _OF_BROWSERS and "text/html" in headers.get("accept", ""):
             query = scope.get("query_string", b"").decode("latin-1")
             wanted = scope["path"] + (f"?{query}" if query else "")
+            if scope["method"] != "GET":  # a form of a session that has ended
+                wanted = "/"
             return RedirectResponse(f"{LOGIN_PATH}?next={quote(wanted, safe='')}", HTTPStatus.SEE_OTHER)
         return problem_response(self._unauthorized(has_credentials))
 
