@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 from latermq.config import PipelineConfig, Size
@@ -24,12 +25,15 @@ from tests.bench.contenders import LATERMQ
 from tests.bench.load import Figures
 from tests.bench.scenarios import Row
 from tests.bench.sizes import Sizes
-from tests.bench.timeline_rows import DAY_MS, TimelineRows
+from tests.bench.timeline_rows import DAY_MS, SPREAD_MS, TimelineRows
 from tests.interop.waiting import wait_until
 from tests.support.serving import Server, serving
 
 _WAIT_S = 600.0
 _COUNT = "SELECT count(*) AS timers, min(due) AS first, max(due) AS last FROM pending"
+_OF_A_DAY = (
+    "SELECT topic, count(*) AS timers FROM pending WHERE due >= TIMESTAMP '{}' AND due < TIMESTAMP '{}' GROUP BY 1"
+)
 _PER_DAY = "SELECT date_trunc('day', due) AS day, count(*) AS timers FROM pending GROUP BY 1 ORDER BY 1"
 _WARM_RUNS = 3
 _NO_DRIVER = "starting Spark for this command"
@@ -54,6 +58,8 @@ class SqlBench:
         self._data = folder / "data"
         self._rows = rows
         self._pending = 0
+        self._day: tuple[str, str] = ("", "")
+        self._pending_of_day = 0
         self._figures: Figures = {}
 
     def run(self) -> Figures:
@@ -62,7 +68,7 @@ class SqlBench:
         self._fill(open_root(str(self._data / "pipeline")), store_id)
         self._measure_with_driver()
         with serving(self._data, *_ENABLED) as server:
-            self._count(server, "without a driver", has_driver=False)
+            self._count_day(server, "a day, without a driver", has_driver=False)
         return self._figures
 
     def _fill(self, root: Root, store_id: str) -> None:
@@ -80,6 +86,10 @@ class SqlBench:
         finally:
             close_session(spark)
         self._pending = made.pending
+        # A day without the large window.
+        self._pending_of_day = (self._rows - made.large_rows) * DAY_MS // SPREAD_MS
+        first, last = (datetime.fromtimestamp((start_ms + days * DAY_MS) / 1000, UTC).isoformat() for days in (5, 6))
+        self._day = first, last
 
     def _measure_with_driver(self) -> None:
         with ExitStack() as stack:
@@ -87,13 +97,14 @@ class SqlBench:
             server = stack.enter_context(serving(self._data, pipeline=True))
             wait_until(self._has_driver, _WAIT_S, "the driver")
             self._figures["start until the driver is ready (s)"] = time.monotonic() - began_s
-            self._count(server, "cold")
+            self._count_day(server, "a day, cold")
             wait_until(lambda: "queries are warmed up" in server.log(), _WAIT_S, "the driver's own query")
-            warm = []
-            for _ in range(_WARM_RUNS):
-                self._count(server, "warm")
-                warm.append(self._figures["warm (s)"])
-            self._figures["warm (s)"] = statistics.median(warm)
+            for name, count in (("a day, warm", self._count_day), ("all timers, warm", self._count_all)):
+                warm = []
+                for _ in range(_WARM_RUNS):
+                    count(server, name)
+                    warm.append(self._figures[f"{name} (s)"])
+                self._figures[f"{name} (s)"] = statistics.median(warm)
             days = self._query(server, _PER_DAY, "count per day")
             assert sum(day["timers"] for day in days) == self._pending, days
 
@@ -104,8 +115,13 @@ class SqlBench:
         except LaterMQError:
             return False
 
-    def _count(self, server: Server, name: str, *, has_driver: bool = True) -> None:
-        [found] = self._query(server, _COUNT, name, has_driver=has_driver)
+    def _count_day(self, server: Server, name: str, *, has_driver: bool = True) -> None:
+        found = self._query(server, _OF_A_DAY.format(*self._day), name, has_driver=has_driver)
+        timers, expected = sum(topic["timers"] for topic in found), self._pending_of_day
+        assert abs(timers - expected) < expected / 10 + 10 * expected**0.5, f"{timers}, not about {expected}"
+
+    def _count_all(self, server: Server, name: str) -> None:
+        [found] = self._query(server, _COUNT, name)
         assert found["timers"] == self._pending, f"{found} instead of {self._pending} timers"
 
     def _query(self, server: Server, query: str, name: str, *, has_driver: bool = True) -> list[dict[str, int]]:

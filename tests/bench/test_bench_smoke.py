@@ -386,12 +386,19 @@ def test_pipeline_sql_is_measured_with_the_command_and_a_real_driver(tmp_path: P
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4_000:]
     figures = json.loads(file.read_text())["medians"]["pipeline-sql 5,000"]
-    steps = ("start until the driver is ready", "cold", "warm", "count per day", "without a driver")
+    steps = (
+        "start until the driver is ready",
+        "a day, cold",
+        "a day, warm",
+        "all timers, warm",
+        "count per day",
+        "a day, without a driver",
+    )
     assert all(figures[f"{step} (s)"][LATERMQ] > 0 for step in steps)
     # The command itself loads no part of Spark: that alone takes more than a second.
     assert (
-        figures["warm, CPU of the command (s)"][LATERMQ]
-        < figures["without a driver, CPU of the command (s)"][LATERMQ] / 3
+        figures["a day, warm, CPU of the command (s)"][LATERMQ]
+        < figures["a day, without a driver, CPU of the command (s)"][LATERMQ] / 3
     )
 
 
