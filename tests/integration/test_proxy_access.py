@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from latermq.protocol.messaging import messaging_pb2 as pb
 from latermq.protocol.remoting.codes import Request
 from latermq.server.proxy.process import ProxyProcess
 from tests.interop.waiting import wait_until
-from tests.support.grpc_client import GrpcClient, grpc_client
+from tests.support.grpc_client import GrpcClient, TelemetryStream, grpc_client
 from tests.support.proxy_messages import new_message
 from tests.support.serving import Server, serving
 
@@ -92,14 +93,22 @@ def test_a_user_sends_to_its_topic_and_to_no_other(server: Server) -> None:
         assert (refused.code, refused.message) == (pb.UNAUTHORIZED, "username cannot be null.")
 
 
+def assert_refused(stream: TelemetryStream) -> pb.Status:
+    """The status in the only answer, after which the stream ends with an error."""
+    status = stream.next().status
+    assert status.code == pb.UNAUTHORIZED
+    with pytest.raises(grpc.RpcError) as caught:
+        stream.next()
+    stream.close()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details() == status.message
+    return status
+
+
 def test_a_telemetry_stream_needs_the_right_to_its_topics(server: Server) -> None:
     with client_of(server) as client:
-        stream = client.telemetry(settings("bills"))
-        with pytest.raises(grpc.RpcError) as caught:
-            stream.next()
-        stream.close()
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert "no permission to access Topic:bills" in caught.value.details()
+        refused = assert_refused(client.telemetry(settings("bills")))
+        assert "no permission to access Topic:bills" in refused.message
 
 
 def test_a_right_that_is_withdrawn_ends_sends_and_streams_of_connected_clients(server: Server) -> None:
@@ -166,3 +175,18 @@ def test_the_subject_of_a_client_certificate_is_the_user(tmp_path: Path) -> None
             await process.stop()
 
     asyncio.run(scenario())
+
+
+def test_failed_attempts_on_telemetry_streams_wait_and_end_the_connection(server: Server) -> None:
+    """As those of other calls do, also before a stream has sent anything."""
+    with client_of(server, "guess") as client:
+        times = []
+        for number in range(5):
+            began_s = time.monotonic()
+            refused = assert_refused(client.telemetry(*([settings("orders")] if number % 2 else [])))
+            times.append(time.monotonic() - began_s)
+            assert refused.message == "check signature failed."
+        assert times[0] >= 0.05
+        assert times[4] >= 0.5
+        stream = client.telemetry(*[settings("orders")] * 50)  # many messages are one attempt
+        assert assert_refused(stream).message == "check signature failed."

@@ -94,6 +94,13 @@ def test_wrong_settings_end_the_stream_with_invalid_argument(
 ) -> None:
     with grpc_client(server.proxy) as client:
         stream = client.telemetry(first)
+        answer = stream.next().status
+        assert answer.code in (
+            pb.BAD_REQUEST,
+            pb.UNRECOGNIZED_CLIENT_TYPE,
+            pb.ILLEGAL_CONSUMER_GROUP,
+            pb.PAYLOAD_TOO_LARGE,
+        )
         with pytest.raises(grpc.RpcError) as caught:
             stream.next()
         assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
@@ -221,6 +228,7 @@ def test_settings_without_end_from_a_client_that_does_not_read_take_bounded_memo
 def test_settings_of_4_mb_end_the_stream_before_they_are_decoded(server: Server) -> None:
     with grpc_client(server.proxy) as client:
         stream = client.telemetry(producing(*(["t"] * 800_000)))
+        assert stream.next().status.code == pb.PAYLOAD_TOO_LARGE
         with pytest.raises(grpc.RpcError) as caught:
             stream.next()
         assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT

@@ -1,4 +1,8 @@
-"""The telemetry stream of a client: its settings and the server's answers, and commands of the server."""
+"""The telemetry stream of a client: its settings and the server's answers, and commands of the server.
+
+A refused stream gets an answer with the status, as from RocketMQ's proxy, and then ends with an error. The Node client
+reads only the former: after an error alone, its start never ends. The Java and Go clients report the latter.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -15,7 +19,7 @@ from latermq.server.proxy.brokers.groups import Groups
 from latermq.server.proxy.calls.call_table import CallTable, client_id_of
 from latermq.server.proxy.clients.client_settings import Role, SettingsAnswers, accesses_of, role_of
 from latermq.server.proxy.clients.clients import Client, Clients
-from latermq.server.proxy.statuses import OK, grpc_error
+from latermq.server.proxy.statuses import OK, grpc_error, status_of
 from latermq.server.remoting.access import Access
 
 RETRY_S = 1.0
@@ -42,7 +46,7 @@ class Telemetry:
         self._is_stopping = False
 
     def begin(self, call: Call) -> Receiver:
-        """Begin a stream."""
+        """Begin a stream. One without a valid signature is refused before it sends anything."""
         try:
             stream = TelemetryStream(self, call, client_id_of(call))
         except LaterMQError as error:
@@ -50,6 +54,11 @@ class Telemetry:
         if self._is_stopping:
             raise GrpcError(StatusCode.UNAVAILABLE, STOPPING)
         self._streams[stream] = None
+        try:
+            if self._table.authenticate is not None:
+                self._table.authenticate(call)
+        except LaterMQError as error:
+            stream.refuse(error)
         return stream
 
     def authorize(self, call: Call, role: Role) -> None:
@@ -90,6 +99,7 @@ class TelemetryStream(Receiver):
         "_client_id",
         "_is_answered",
         "_is_asking",
+        "_is_refused",
         "_retry",
         "_role",
         "_telemetry",
@@ -106,6 +116,7 @@ class TelemetryStream(Receiver):
         self._unanswered: pb.Settings | None = None  # of a consumer whose group is being looked up
         self._is_asking = False
         self._is_answered = False
+        self._is_refused = False
         self._retry: asyncio.TimerHandle | None = None
         self.peer = call.connection.peer[0]
         call.on_cancel = self._detach
@@ -113,10 +124,13 @@ class TelemetryStream(Receiver):
     # From the client
 
     def message(self, message: bytes) -> None:
+        if self._is_refused:
+            return  # it ends after the pause for failed attempts
         limit = self._telemetry.max_settings_bytes
         if len(message) > limit:  # before it is decoded: four megabytes of short names take a second
             too_large = CallRefused(pb.PAYLOAD_TOO_LARGE, f"the command has {len(message)} bytes; the limit is {limit}")
-            raise self._telemetry.refuse(too_large)
+            self.refuse(too_large)
+            return
         try:
             command = pb.TelemetryCommand.FromString(message)
         except DecodeError:
@@ -131,13 +145,31 @@ class TelemetryStream(Receiver):
         except GrpcError:
             raise
         except LaterMQError as error:
-            raise self._telemetry.refuse(error) from None
+            self.refuse(error)
 
     def ended(self) -> None:
         self._detach()
         self._call.end()
 
     # To the client
+
+    def refuse(self, error: LaterMQError) -> None:
+        """End the stream with an error. A client that could not authenticate itself waits for it."""
+        self._is_refused = True
+        refusal = self._telemetry.refuse(error)
+        pause_s: float = getattr(error, "pause_s", 0.0)
+        if pause_s:
+            self._detach()
+            self._call.on_cancel = None
+            self._call.connection.loop.call_later(pause_s, self._end_refused, error, refusal)
+        else:
+            self._end_refused(error, refusal)
+
+    def _end_refused(self, error: LaterMQError, refusal: GrpcError) -> None:
+        self._detach()
+        if refusal.status is StatusCode.INVALID_ARGUMENT:  # what is temporary, the client should try again
+            self._call.send(pb.TelemetryCommand(status=status_of(error)).SerializeToString())
+        self._call.end(refusal.status, refusal.message, refusal.fields)
 
     def is_permitted(self, permits: Callable[[Call, Iterable[Access]], bool]) -> bool:
         """Whether the client may still have the role of its last settings."""
