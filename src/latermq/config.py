@@ -11,6 +11,7 @@ import msgspec
 
 from latermq.addresses import is_loopback
 from latermq.errors import ConfigError
+from latermq.redaction import without_secrets
 from latermq.setting_sources import Given, Problem, gather, variable_of
 from latermq.setting_units import Duration as Duration
 from latermq.setting_units import Size as Size
@@ -334,6 +335,9 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_job: int = 1_000_000  # timers or messages of one job
     delivery_rate: int = 500_000  # timers per second that one broker delivers at most, for predictions
 
+    def __repr__(self) -> str:
+        return without_secrets(self, "token")
+
 
 class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Users and permissions."""
@@ -353,6 +357,9 @@ class AccessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     admin_plaintext: bool = False  # whether administrative requests from other machines are served without TLS
     copy_every: Duration = Duration.parse("1s")  # how long a question for changed users waits at a broker
     call_age: Duration = Duration.parse("0s")  # of the time that a gRPC call is signed with; 0s: any
+
+    def __repr__(self) -> str:
+        return without_secrets(self, "init_user")
 
 
 class AuditConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -408,6 +415,9 @@ class AlertsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_unsent: int = 1_000  # messages that wait for one webhook
     webhook_timeout: Duration = Duration.parse("10s")  # for one try
     retry_for: Duration = Duration.parse("1h")  # for all tries of one message
+
+    def __repr__(self) -> str:
+        return without_secrets(self, "webhook", "webhook_secret")
 
 
 class MetricsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

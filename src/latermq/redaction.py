@@ -1,14 +1,26 @@
-"""Redaction of credentials in URIs, for errors, log lines and replies.
+"""Redaction of credentials: in URIs, for errors, log lines and replies, and in the text of structs with a secret.
 
 Many libraries repeat a URI in their error messages, so URIs are searched for in the text itself.
 """
 
 import re
 
+import msgspec
+
 MASK = "***"
 # Untrusted clients choose texts too: one pass over words, and no pattern that could read a character twice.
 # A URI may contain an apostrophe, so an apostrophe does not end it, although libraries also use it as a quote.
 _WORD = re.compile(r"[^\s\"<>]+")
+
+
+def without_secrets(shown: msgspec.Struct, *secret_fields: str) -> str:
+    """The text of a struct, with a mask for secrets that are set. For `__repr__`, so that no log line shows them."""
+
+    def text(name: str) -> str:
+        value = getattr(shown, name)
+        return MASK if value and name in secret_fields else repr(value)
+
+    return f"{type(shown).__name__}({', '.join(f'{name}={text(name)}' for name in shown.__struct_fields__)})"
 
 
 def redacted(text: str) -> str:

@@ -10,6 +10,7 @@ from latermq.access.policies import Acl, Entry, parse_entry
 from latermq.access.secret_box import SALT_BYTES, RandomBytes, SecretBox, Unsealable, stretched_key
 from latermq.access.users import AccessState, User
 from latermq.errors import ConfigError, CorruptStore, LaterMQError
+from latermq.redaction import without_secrets
 
 ACCESS_PATH = "config/latermq.access"
 _MAGIC = b"latermq-access 1 "
@@ -28,6 +29,9 @@ class _UserJson(msgspec.Struct, kw_only=True):
     secrets: list[str]  # base64 of the sealed secrets if the file has a seal
     super: bool = False
     enabled: bool = True
+
+    def __repr__(self) -> str:
+        return without_secrets(self, "secrets")
 
 
 class _AclJson(msgspec.Struct, kw_only=True):

@@ -11,6 +11,7 @@ import msgspec
 from latermq.access.policies import Acl, Entry, parse_entry
 from latermq.access.users import check_secret, check_user_name
 from latermq.errors import LaterMQError
+from latermq.redaction import without_secrets
 
 _PERMISSIONS = {
     "DENY": ("Deny", ["All"]),
@@ -155,6 +156,9 @@ class _StoredUser(msgspec.Struct):
     password: str
     userType: int = _NORMAL
     userStatus: int = _ENABLED
+
+    def __repr__(self) -> str:
+        return without_secrets(self, "password")
 
 
 class _StoredResource(msgspec.Struct):

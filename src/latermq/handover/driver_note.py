@@ -8,6 +8,7 @@ paths are equal.
 import msgspec
 
 from latermq.handover.checked_file import decode_checked, encode_checked
+from latermq.redaction import without_secrets
 
 VERSION = 1
 
@@ -17,6 +18,9 @@ class DriverNote(msgspec.Struct, frozen=True, kw_only=True):
 
     token: str
     version: int = VERSION
+
+    def __repr__(self) -> str:
+        return without_secrets(self, "token")
 
 
 def note_path(store_id: str) -> str:

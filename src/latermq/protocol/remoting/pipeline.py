@@ -7,6 +7,7 @@ from latermq.config_json.java_json import convert
 from latermq.config_json.numbers import Int32, Int64
 from latermq.model.pipeline_state import PipelineState
 from latermq.protocol.remoting.json_body import decode_body, encode_body
+from latermq.redaction import without_secrets
 
 SIGNATURE = "signature"
 
@@ -107,6 +108,9 @@ class BeginPipelineHeader(Struct, kw_only=True):
     tableEnd: Int64 = -1
     afterEpoch: Int64 = -1
     signature: str = ""
+
+    def __repr__(self) -> str:
+        return without_secrets(self, "token")
 
 
 class PullRecordsHeader(Struct, kw_only=True):

@@ -5,6 +5,7 @@ from msgspec import Struct, field
 from latermq.access.changes import SUBJECT_PREFIX
 from latermq.access.policies import Acl, Entry, parse_entry
 from latermq.config_json.numbers import Int64
+from latermq.redaction import without_secrets
 
 CUSTOM, DEFAULT = "Custom", "Default"
 
@@ -60,6 +61,9 @@ class UserInfo(Struct, kw_only=True, omit_defaults=True):
     keepPrevious: bool = False  # the replaced password stays valid
     dropPrevious: bool = False  # only the latest password stays valid
     hasPrevious: bool = False  # in answers: two passwords are valid
+
+    def __repr__(self) -> str:
+        return without_secrets(self, "password")
 
 
 class EntryInfo(Struct, kw_only=True, omit_defaults=True):
