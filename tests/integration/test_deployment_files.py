@@ -311,6 +311,12 @@ class TestTheComposeFile:
         if data := given.get("data"):
             assert any(volume.endswith(f":{data}") for volume in service["volumes"])
 
+    def test_the_console_takes_secrets_in_plaintext_only_because_it_is_published_on_loopback(self) -> None:
+        host = parsed(SERVICES["console"]["command"])["host"]
+        settings = load_config(settings=[f"http.host={host}"], environment=environment_of("console"))
+        assert settings.http.plaintext
+        assert all(port.startswith("127.0.0.1:") for port in SERVICES["console"]["ports"])
+
     def test_the_cluster_has_the_parts_that_a_cluster_has(self) -> None:
         commands = [service["command"][0] for service in OURS.values()]
         assert sorted(commands) == ["broker", "broker", "console", "namesrv", "pipeline", "proxy"]
