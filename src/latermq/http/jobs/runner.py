@@ -137,7 +137,7 @@ class JobRunner:
         digest = hashlib.blake2b(request, digest_size=_ID_BYTES).hexdigest() if idempotency_key else ""
         name = secrets.token_hex(_ID_BYTES)
         if idempotency_key:
-            # Keys have no space, and names of users no colon: nobody finds the job of another one.
+            # Keys have no space, and names of users no colon: no user finds the job of another one.
             wanted = f"{by.user}: {idempotency_key}" if by.user else idempotency_key
             name = hashlib.blake2b(f"http.job {wanted}".encode(), digest_size=_ID_BYTES).hexdigest()
             known = self._kept.get(name)

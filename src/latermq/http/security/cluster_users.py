@@ -102,7 +102,7 @@ class ClusterUsers:
         return identity._replace(rights=UserRights(self, TOKEN_USER, "", source))
 
     def authorize(self, name: str, source: str, accesses: Iterable[Access]) -> None:
-        """Check what a user has begun earlier, and goes on without the user. Raises NoPermission."""
+        """Check what a user has begun earlier, and what continues without the user. Raises NoPermission."""
         user = self._find(name)
         if user is None or not user.is_enabled:
             raise NoPermission(f"User:{name} is disabled or deleted", hint="Begin the job as another user")
