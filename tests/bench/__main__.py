@@ -25,6 +25,7 @@ from tests.bench.contenders import (
 from tests.bench.grpc_load import GrpcLoad, start_grpc_load, start_java5_load
 from tests.bench.grpc_scenarios import GrpcSideBySide
 from tests.bench.http_console import run_http
+from tests.bench.http_far import run_http_far
 from tests.bench.load import Load, start_load
 from tests.bench.path import measure_path
 from tests.bench.pipeline import run_near, run_pipeline
@@ -53,6 +54,7 @@ BULK_SCHEDULE = "bulk-schedule"
 TIMELINE = "timeline"
 SQL = "pipeline-sql"
 HTTP = "http"
+HTTP_FAR = "http-far"
 # In execution order: scenarios that fill a broker come late, and a restart leaves a cold broker.
 PAIRED = (
     "send-async", "send-sync", "cpu-per-send", "consume", "levels", "levels-paced", "levels-burst", "restart",
@@ -76,6 +78,7 @@ NO_CLIENT = (
     TIMELINE,
     SQL,
     HTTP,
+    HTTP_FAR,
 )  # without Apache's client
 SCENARIOS = (*SIDE_BY_SIDE, *NO_CLIENT, NEAR)
 # The contenders of each group of scenarios, measured one after the other on the same machine.
@@ -132,7 +135,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--timeline-rows",
         type=_counts,
         default=defaults.timeline_rows,
-        help="rows in timeline, pipeline-sql",
+        help="rows in timeline, pipeline-sql, http-far",
     )
     parser.add_argument("--attack", type=float, default=defaults.attack_s, help="seconds per attack in attacks")
     parser.add_argument("--calm", type=float, default=defaults.calm_s, help="seconds between the steps of timer runs")
@@ -303,7 +306,7 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
             ATTACKS: run_attacks, ROLL: run_roll, BULK: run_bulk_changes,
             BULK_SCHEDULE: run_bulk_schedule,
             PIPELINE: run_pipeline, NEAR: run_near, TIMELINE: run_timeline,
-            SQL: run_pipeline_sql, HTTP: run_http,
+            SQL: run_pipeline_sql, HTTP: run_http, HTTP_FAR: run_http_far,
         }  # fmt: skip
         for name, measure in own_scenarios.items():
             if name in names:

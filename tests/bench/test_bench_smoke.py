@@ -402,6 +402,21 @@ def test_pipeline_sql_is_measured_with_the_command_and_a_real_driver(tmp_path: P
     )
 
 
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_console_is_measured_over_a_timeline(tmp_path: Path) -> None:
+    need_tool("java", "Spark requires it")
+    file = tmp_path / "out.json"
+    options = ("--timeline-rows", "5000", "--folder", str(tmp_path), "--json", str(file))
+    command = [sys.executable, "-m", "tests.bench", "http-far", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4_000:]
+    figures = json.loads(file.read_text())["medians"]["http-far 5,000"]
+    lists = ("first page", "page behind all rows", "page of a topic behind all rows", "page by key")
+    assert all(figures[f"{name} (ms)"][LATERMQ] > 0 for name in lists)
+    assert figures["peak memory of the console (MiB)"][LATERMQ] < 150
+
+
 GRPC_SIZES = (
     "--grpc-warm", "1", "--grpc-seconds", "1", "--grpc-messages", "1000", "--grpc-delayed", "200", "--grpc-spread", "1",
     "--grpc-ahead", "2", "--grpc-invisible", "10", "--grpc-later", "1", "--waiting", "100", "--repeats", "1",

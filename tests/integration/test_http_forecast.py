@@ -7,9 +7,9 @@ from typing import Any
 
 import structlog
 
-from tests.integration.test_http_far_timers import FAR, begin, ingest
 from tests.interop.waiting import wait_until
 from tests.support.http_console import running_console
+from tests.support.pipeline.plain_ingest import FAR, begin, ingest
 from tests.support.serving import serving
 
 DAY_MS, HOUR_MS, MINUTE_MS = 86_400_000, 3_600_000, 60_000

@@ -10,9 +10,9 @@ import pytest
 
 from latermq import OutgoingMessage
 from latermq.client import blocking
-from tests.integration.test_http_far_timers import FAR, begin, ingest
 from tests.interop.waiting import wait_until
 from tests.support.http_console import HttpClient, running_console
+from tests.support.pipeline.plain_ingest import FAR, begin, ingest
 from tests.support.serving import Server, serving
 
 JOBS = "/api/v1/jobs"

@@ -15,9 +15,9 @@ from latermq.config import load_config
 from latermq.errors import ConfigError
 from latermq.http.timeline_process import TimelineProcess, TimelineUnavailable
 from latermq.pipeline.timeline.far_reads import LENGTH, ListCommits, TimelineCommit
-from tests.integration.test_http_far_timers import FAR, begin, ingest
 from tests.interop.waiting import wait_until
 from tests.support.http_console import HttpClient, running_console
+from tests.support.pipeline.plain_ingest import FAR, begin, ingest
 from tests.support.serving import Server, children_of, command_line, is_alive, resident_bytes, serving
 
 MAX_RESIDENT_BYTES = 150 << 20

@@ -197,6 +197,12 @@ def resident_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
+def peak_resident_bytes(pid: int) -> int:
+    """The largest such memory since its start."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
+
+
 def _process_ids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 

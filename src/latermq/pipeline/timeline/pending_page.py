@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from latermq.arrays import Ints
+from latermq.arrays import Bools, Ints
 from latermq.message.properties import KEYS, REAL_QUEUE_ID, TAGS
 from latermq.message.record import decode_record
 from latermq.model.timers import PendingTimer
@@ -53,11 +53,12 @@ def read_far_timers(root_uri: str, store_ids: Sequence[str], span: FarSpan, afte
     timeline = open_local_timeline(open_root(root_uri), "")
     if timeline is None or timeline.layout == 1 or not store_ids:
         return FarRead([], None)
+    files = _files(timeline, store_ids, span.topic)
     first_ms = max(span.first_ms, after.due_ms)
-    last_known_ms = min(span.last_ms, _last_due(timeline))
+    last_known_ms = min(span.last_ms, int(files.last_ms.max(initial=-1)))
     rows = limit * _FIRST_FACTOR
     while first_ms <= last_known_ms:
-        last_ms = min(last_known_ms, _end_of(timeline, first_ms, last_known_ms, rows))
+        last_ms = min(last_known_ms, _end_of(files, first_ms, last_known_ms, rows))
         found = _query(timeline, store_ids, FarSpan(span.topic, first_ms, last_ms), after, limit)
         if len(found) >= limit:
             return FarRead(_distinct(found), _place_of(found[-1]))
@@ -126,7 +127,8 @@ class _Files(NamedTuple):
     rows: Ints
 
 
-def _files(timeline: LocalTimeline) -> _Files:
+def _files(timeline: LocalTimeline, store_ids: Sequence[str], topic: str) -> _Files:
+    """Return the files that may have timers of these stores and of this topic."""
     actions = pa.table(timeline.table.get_add_actions(flatten=True))
     if "min.due_ms" not in actions.schema.names:
         empty = np.zeros(0, np.int64)
@@ -135,16 +137,27 @@ def _files(timeline: LocalTimeline) -> _Files:
         actions.column(name).cast(pa.int64()).fill_null(0).to_numpy()
         for name in ("min.due_ms", "max.due_ms", "num_records")
     )
-    return _Files(first, last, rows)
+    found = _may_have(actions, "store_id", store_ids) & _may_have(actions, "topic", [topic] if topic else [])
+    return _Files(first[found], last[found], rows[found])
 
 
-def _last_due(timeline: LocalTimeline) -> int:
-    return int(_files(timeline).last_ms.max(initial=0))
+def _may_have(files: pa.Table, column: str, values: Sequence[str]) -> Bools:
+    """Tell which files may have one of these values, or any value if there are none."""
+    bounds = f"min.{column}", f"max.{column}"
+    if not values or not set(bounds) <= set(files.schema.names):
+        return np.ones(files.num_rows, bool)
+    least, most = (files.column(name).cast(pa.string()).to_pylist() for name in bounds)
+    return np.array(
+        [
+            low is None or high is None or any(low <= value <= high for value in values)
+            for low, high in zip(least, most, strict=True)
+        ],
+        bool,
+    )
 
 
-def _end_of(timeline: LocalTimeline, first_ms: int, last_ms: int, wanted: int) -> int:
+def _end_of(files: _Files, first_ms: int, last_ms: int, wanted: int) -> int:
     """Return up to when about so many rows are due, as if the due times in each file were even."""
-    files = _files(timeline)
     spans = np.maximum(files.last_ms + 1 - files.first_ms, 1)
     low, high = first_ms, last_ms
     while low < high:

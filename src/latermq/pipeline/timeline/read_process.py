@@ -23,7 +23,7 @@ from latermq.pipeline.timeline.far_reads import (
 )
 from latermq.processes import die_with_parent
 
-NICE = 10  # deliveries have priority
+NICE = 5  # deliveries have priority, but a person waits
 _FIRST_VICTIM = "1000"  # of the kernel when memory runs out, rather than a broker
 _MAX_REASON_CHARS = 1_000
 
