@@ -60,7 +60,7 @@ def test_a_list_without_the_far_timers_says_so(tmp_path: Path) -> None:
     timeline = tmp_path / "pipeline"
     options = (*FAR, "--set", f"pipeline.timeline={timeline}")
     with serving(tmp_path / "data", *options) as server, running_console(server.namesrv) as (_, client):
-        assert client.get("/api/v1/timers").json == {"timers": [], "next": "", "far_missing": "", "is_partial": False}
+        assert client.get("/api/v1/timers").json["far_missing"] == ""
         begin(server, timeline)
         near, *far = (
             client.post("/api/v1/timers", {"topic": "t", "body": "b", "delay": f"{d}h"}).json for d in (0.1, 2, 3)
