@@ -22,6 +22,7 @@ from tests.bench.contenders import (
     LATERMQ_USERS,
     run_contender,
 )
+from tests.bench.far_bytes import measure_far_bytes
 from tests.bench.grpc_load import GrpcLoad, start_grpc_load, start_java5_load
 from tests.bench.grpc_scenarios import GrpcSideBySide
 from tests.bench.http_console import run_http
@@ -49,6 +50,7 @@ ATTACKS = "attacks"
 ROLL = "timers-roll"
 PIPELINE = "pipeline"
 NEAR = "pipeline-near"
+FAR_BYTES = "far-bytes"
 BULK = "bulk-cancel"
 BULK_SCHEDULE = "bulk-schedule"
 TIMELINE = "timeline"
@@ -72,6 +74,7 @@ NO_CLIENT = (
     POP_PATH,
     ATTACKS,
     ROLL,
+    FAR_BYTES,
     BULK,
     BULK_SCHEDULE,
     PIPELINE,
@@ -124,7 +127,12 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=defaults.sample, help="timers measured in timers-pending")
     parser.add_argument("--growth", type=float, default=defaults.growth, help="timers per second in timers-grow")
     parser.add_argument("--rolled", type=int, default=defaults.rolled, help="timers in timers-roll")
-    parser.add_argument("--far-warm", type=int, default=defaults.far_warm, help="rows before the first part")
+    parser.add_argument(
+        "--far-warm",
+        type=int,
+        default=defaults.far_warm,
+        help="rows before the first part in pipeline, timers in far-bytes",
+    )
     parser.add_argument("--far-part", type=int, default=defaults.far_part, help="rows per part in pipeline")
     parser.add_argument("--far-parts", type=int, default=defaults.far_parts, help="parts of the timeline in pipeline")
     parser.add_argument("--far-near", type=int, default=defaults.far_near, help="far timers in pipeline-near")
@@ -289,6 +297,15 @@ def run_roll(sizes: Sizes, folder: Path) -> Iterator[Row]:
         yield Row(ROLL, name, 0, measure_roll(folder / engine, engine, sizes.rolled, sizes.size))
 
 
+def run_far_bytes(sizes: Sizes, folder: Path) -> Iterator[Row]:
+    """Run once, as for `timers-roll`."""
+    total = 0.0
+    for stage, figures in measure_far_bytes(folder, sizes.far_warm, sizes.size):
+        total += (stage_bytes := sum(figures.values()))
+        yield Row(f"{FAR_BYTES}, {stage}", LATERMQ, 0, {**figures, "sum (bytes/timer)": stage_bytes})
+    yield Row(FAR_BYTES, LATERMQ, 0, {"sum of all stages (bytes/timer)": total})
+
+
 def run(options: argparse.Namespace, rows: list[Row]) -> None:
     names, sizes = options.scenarios or SCENARIOS, sizes_of(options)
     with tempfile.TemporaryDirectory(prefix="latermq-bench-", dir=options.folder) as folder:
@@ -303,7 +320,7 @@ def run(options: argparse.Namespace, rows: list[Row]) -> None:
             shutil.rmtree(own)
         own_scenarios = {
             PATH: run_path, PROXY_PATH: run_proxy_path, POP_STATE: run_pop_state, POP_PATH: run_pop_path,
-            ATTACKS: run_attacks, ROLL: run_roll, BULK: run_bulk_changes,
+            ATTACKS: run_attacks, ROLL: run_roll, FAR_BYTES: run_far_bytes, BULK: run_bulk_changes,
             BULK_SCHEDULE: run_bulk_schedule,
             PIPELINE: run_pipeline, NEAR: run_near, TIMELINE: run_timeline,
             SQL: run_pipeline_sql, HTTP: run_http, HTTP_FAR: run_http_far,

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from latermq.cli.bench.process_usage import cpu_s, listener_pid, memory
+from latermq.pipeline.timeline.sorted_files import FILE_SCHEMA
 from latermq.protocol.remoting.frames import FrameReader
 from tests.bench.__main__ import GRPC, NEEDED_TOOLS, PAIRED, TIMERS, arguments, main, needed_tools
 from tests.bench.access_load import ACCESS
 from tests.bench.attacks import ATTACKS, measure_attacks
 from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB, LATERMQ_USERS
+from tests.bench.far_bytes import measure_far_bytes
 from tests.bench.http_console import measure_http
 from tests.bench.load import Load
 from tests.bench.path import PULL_BATCH, QUEUES, TOPIC, SocketlessBroker, measure_path
@@ -171,6 +173,18 @@ def test_timers_forty_days_ahead_are_renewed_and_delivered(tmp_path: Path, engin
     assert 20 <= figures["rolls (per timer)"] <= 27  # windows of 36 to 48 hours
     assert figures["commit log (bytes/timer)"] > figures["of it when it was scheduled (bytes/timer)"] * 20
     assert figures["engine (bytes/timer)"] > 20 * 29
+
+
+def test_the_bytes_of_a_far_timer_are_told_by_stage_and_part(tmp_path: Path) -> None:
+    stages = dict(measure_far_bytes(tmp_path, 2_000, 200))
+    waiting, delivered = stages["scheduled"], stages["delivered"]
+    assert waiting["log: body"] == delivered["log: body"] == 200
+    # The name of the topic is in the record of the timer too, as a property, next to that of the timer topic.
+    assert waiting["log: topic"] - delivered["log: topic"] == len("rmq_sys_wheel_timer") - len("bench-far")
+    for stage in ("appended to the timeline", "compacted", "in a window"):
+        assert 200 < stages[stage]["column record"] < 300  # bodies are random, so they do not compress
+    assert set(stages["compacted"]) == {*(f"column {name}" for name in FILE_SCHEMA.names), "footer and page index"}
+    assert stages["its name, and its deletion"]["RocksDB"] > 16
 
 
 def test_messages_in_flight_are_popped_and_acknowledged_at_a_cost_that_is_reported(tmp_path: Path) -> None:
@@ -377,7 +391,7 @@ def test_a_timeline_is_measured_without_a_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2_400)
 def test_pipeline_sql_is_measured_with_the_command_and_a_real_driver(tmp_path: Path) -> None:
     need_tool("java", "Spark requires it")
     file = tmp_path / "out.json"
