@@ -19,8 +19,9 @@ from typing import IO, TypeVar
 from tests.interop.ports import HOST, free_port
 from tests.interop.waiting import TookTooLongError, wait_until
 
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 30.0
+# On a busy machine: several processes import their modules, beside those of other tests.
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
 _LOG_TAIL_BYTES = 8_000
 
 T = TypeVar("T")
@@ -65,6 +66,10 @@ class Server:
     def log(self) -> str:
         """The end of the log of all processes."""
         return _content(self._log)[-_LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def whole_log(self) -> str:
+        """The log of all processes from the start."""
+        return _content(self._log).decode(errors="replace")
 
     def broker_pid(self) -> int:
         """The pid of the current broker process, which changes with a restart. Waits while there is none."""
