@@ -17,6 +17,9 @@ from tests.support.pipeline.spark_session import spark as spark  # a fixture, fo
 REAL_TIERS = {"bench", "browser", "integration", "interop", "security"}
 
 COLLECT_ABOVE_BYTES = 1 << 30
+# The first test of a worker that uses a Delta table takes ten times as long as those after it, as Spark loads thousands
+# of classes: more than two minutes beside a dozen busy processes.
+SPARK_TIMEOUT_S = 1_200
 
 # No deadlines: on a busy machine they measure the neighbours.
 _steady = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
@@ -32,6 +35,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     _spread(items)
     for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
         if REAL_TIERS.intersection(item.path.parts):
             item.add_marker(pytest.mark.real)
     if LONG:
