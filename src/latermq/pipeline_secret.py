@@ -58,8 +58,6 @@ def load_or_create_secret(path: Path) -> bytes:
 
     Creation is atomic. If several brokers start together, only one creates the file.
     """
-    if path.exists():
-        return load_secret(path)
     try:
         create_once(path)
     except OSError as error:

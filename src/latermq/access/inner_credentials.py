@@ -50,8 +50,6 @@ def load_inner_secret(path: Path) -> str:
 
 def load_or_create_inner_secret(path: Path) -> str:
     """Read the secret, and create the file if it is missing. Of several processes, only one creates it."""
-    if path.exists():
-        return load_inner_secret(path)
     try:
         create_once(path)
     except OSError as error:
