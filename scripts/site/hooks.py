@@ -20,6 +20,8 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "reporting.md",
     "examples/README.md": "examples.md",
+    "examples/django_shop/README.md": "example-django.md",
+    "examples/celery_later/README.md": "example-celery.md",
 }
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 _EXAMPLES = "examples"
@@ -68,13 +70,25 @@ def outside_pages() -> dict[str, str]:
     for source, path in OUTSIDE.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         if source.startswith(_EXAMPLES):
-            text += "".join(_program(program) for program in sorted((ROOT / _EXAMPLES).rglob("*.py")))
+            text += "".join(
+                _program(program, posixpath.dirname(source))
+                for program in sorted((ROOT / _EXAMPLES).rglob("*.py"))
+                if _page_with(str(program.relative_to(ROOT))) == path and program.name != "__init__.py"
+            )
         found[path] = _with_links(text, path, source)
     return found
 
 
-def _program(path: Path) -> str:
-    name = path.relative_to(ROOT / _EXAMPLES)
+def _page_with(program: str) -> str:
+    """Return the page that shows a program: that of the nearest folder above it that has one."""
+    folder = posixpath.dirname(program)
+    while f"{folder}/README.md" not in OUTSIDE:
+        folder = posixpath.dirname(folder)
+    return OUTSIDE[f"{folder}/README.md"]
+
+
+def _program(path: Path, folder: str) -> str:
+    name = path.relative_to(ROOT / folder)
     return f"\n## {name}\n\n```python\n{path.read_text(encoding='utf-8')}```\n"
 
 
@@ -88,10 +102,11 @@ def _with_links(text: str, path: str, source: str) -> str:
         place = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
         anchor = link[3] or ""
         if place.startswith(f"{_EXAMPLES}/") and place.endswith(".py"):
-            name = place.removeprefix(f"{_EXAMPLES}/")
-            found, anchor = "examples.md", f"#{re.sub(r'[^a-z0-9_-]', '', name.lower())}"
-        elif place in (_EXAMPLES, f"{_EXAMPLES}/"):
-            found = "examples.md"
+            found = _page_with(place)
+            [folder] = (posixpath.dirname(one) for one, page in OUTSIDE.items() if page == found)
+            anchor = f"#{re.sub(r'[^a-z0-9_-]', '', posixpath.relpath(place, folder).lower())}"
+        elif f"{place}/README.md" in OUTSIDE:
+            found = OUTSIDE[f"{place}/README.md"]
         elif place in OUTSIDE:
             found = OUTSIDE[place]
         elif place.startswith("docs/"):

@@ -1,0 +1,1 @@
+"""A shop that closes orders that are not paid in time."""
