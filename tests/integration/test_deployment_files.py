@@ -290,6 +290,12 @@ class TestTheEntrypoint:
         assert load_inner_secret(inner)
         assert list(inner.parent.iterdir()) == [inner]
 
+    def test_without_users_the_processes_that_sign_have_their_secret_nevertheless(self, tmp_path: Path) -> None:
+        inner = tmp_path / "latermq.inner"
+        settings = {"LATERMQ_ACCESS_ENABLED": "false", "LATERMQ_ACCESS_INNER_FILE": str(inner)}
+        assert start_container(tmp_path, "console", **settings).returncode == 0
+        assert load_inner_secret(inner)
+
     def test_without_users_nothing_is_made(self, tmp_path: Path) -> None:
         done = start_container(tmp_path, "serve", "--data", str(tmp_path / "data"), LATERMQ_ACCESS_ENABLED="false")
         assert (done.returncode, done.stderr) == (0, "")
