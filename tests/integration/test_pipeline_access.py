@@ -12,6 +12,7 @@ from latermq.client import Credentials, blocking
 from latermq.client.session.credentials import SECRET, SECRET_FILE, USER
 from latermq.client.session.failures import AccessRefused
 from tests.integration.command_line import Cli
+from tests.interop.waiting import wait_until
 from tests.support.interpreted_queries import interpreted
 from tests.support.needs import LONG
 from tests.support.serving import Server, serving
@@ -40,6 +41,13 @@ class Scene(NamedTuple):
         path.write_text(secret)
         return path
 
+    def create_users(self, *users: str) -> None:
+        for user in users:
+            file = self.secret_file(user, self.secret(user))
+            self.run_as_root("user", "create", user, "--new-secret-file", str(file))
+            for grant in GRANTS[user]:
+                self.run_as_root("acl", "grant", user, *grant)
+
     def timers(self) -> int:
         with blocking.Admin(self.server.namesrv, credentials=ROOT) as admin:
             return admin.count_timers("orders")
@@ -57,11 +65,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("users")
     with serving(folder / "data", environment=ON) as server:
         found = Scene(server, folder)
-        for user, grants in GRANTS.items():
-            file = found.secret_file(user, found.secret(user))
-            found.run_as_root("user", "create", user, "--new-secret-file", str(file))
-            for grant in grants:
-                found.run_as_root("acl", "grant", user, *grant)
+        found.create_users(*GRANTS)
         found.run_as_root("topic", "create", "orders")
         yield found
 
@@ -334,3 +338,44 @@ def test_sparks_event_log_and_output_do_not_have_the_secret(scene: Scene, tmp_pa
     assert "Runtime Information" in done.stdout
     for text in (events, done.stdout, done.stderr):
         assert secret not in text
+
+
+@pytest.mark.skipif(not LONG, reason="runs in the long suite")
+@pytest.mark.timeout(1200)
+def test_through_the_running_driver_a_user_changes_timers_with_its_own_rights_only(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    settings = ("audit.flush_every=1s", "pipeline.ingest_every=1s")
+    options = [word for setting in settings for word in ("--set", setting)]
+    data, rows = tmp_path / "data", tmp_path / "rows.json"
+    rows.write_text('{"key": "1", "body": "x", "delay_ms": 900000000}\n')
+    with serving(data, *options, environment=ON, pipeline=True) as server:
+        scene = Scene(server, tmp_path)
+        scene.run_as_root("topic", "create", "orders")
+        scene.create_users("planner", "watcher")
+        wait_until(lambda: (data / "pipeline.connect").exists(), 300, "the driver")
+
+        def run(user: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+            variables = {USER: user, SECRET_FILE: str(tmp_path / f"{user}.secret"), "NAMESRV_ADDR": server.namesrv}
+            command = [sys.executable, "-m", "latermq", "pipeline", *arguments]
+            return subprocess.run(
+                command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=300, check=False
+            )
+
+        schedule = ("schedule", str(rows), "--topic", "orders", "--job", "once")
+        cancel = ("cancel", "--where", "TRUE", "--job", "all")
+        for arguments, timers in ((schedule, 1), (cancel, 0)):
+            before = scene.timers()
+            refused = run("watcher", *arguments)
+            assert refused.returncode == 1, refused.stderr
+            assert "starting Spark" not in refused.stderr  # so it was the driver's
+            check_refusal(refused.stderr, "watcher", "Topic:orders")
+            assert scene.timers() == before
+            done = run("planner", *arguments)
+            assert done.returncode == 0, done.stderr
+            assert scene.timers() == timers
+        counts = data / "audit" / "broker-counts.jsonl"
+        wait_until(lambda: '"user":"planner"' in counts.read_text(), 30, "the counts of planner's requests")
+        lines = [line for line in counts.read_text().splitlines() if '"Topic:orders"' in line and '"Pub"' in line]
+        assert {line.partition('"user":"')[2].partition('"')[0] for line in lines} <= {"planner", "watcher", "root"}
