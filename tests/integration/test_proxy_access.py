@@ -177,7 +177,7 @@ def test_the_subject_of_a_client_certificate_is_the_user(tmp_path: Path) -> None
     asyncio.run(scenario())
 
 
-def test_failed_attempts_on_telemetry_streams_wait_and_end_the_connection(server: Server) -> None:
+def test_failed_attempts_on_telemetry_streams_wait(server: Server) -> None:
     """As those of other calls do, also before a stream has sent anything."""
     with client_of(server, "guess") as client:
         times = []

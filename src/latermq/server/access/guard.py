@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
-import structlog
 
-from latermq.access.failed_attempts import FailedAttempts
-from latermq.access.policies import NO_ACL, Acl, Decision
+from latermq.access.policies import Acl, Decision
 from latermq.access.resources import UPDATE, Access, Kind
 from latermq.access.signatures import ACCESS_KEY, BOUND, SIGNATURE, bound_content, is_signed, signed_content
 from latermq.access.users import INNER_USER, AccessState, User
@@ -25,13 +23,13 @@ from latermq.clock import Clock
 from latermq.errors import LaterMQError, NoPermission, ServiceUnavailable
 from latermq.protocol.remoting.frames import UNREADABLE, Command, DecodedRequest
 from latermq.server.access.audit import Checked, RequestAudit, is_administrative
+from latermq.server.access.refusals import Refusals, reason_of
 from latermq.server.access.users import (
     MAX_FAILURES,
     MAX_VERDICTS,
     GivenUsers,
     NotAuthenticated,
     NotPermitted,
-    UnknownUser,
     Users,
     Verdicts,
     find_user,
@@ -41,10 +39,7 @@ from latermq.server.access.users import (
 from latermq.server.remoting.connection import CloseReason, Connection
 from latermq.server.remoting.endpoints import Endpoint
 
-LOG_EVERY_S = 60.0
 _TLS_HINT = "Connect with TLS (-Dtls.enable=true, --tls), or from the server's machine, or set access.admin_plaintext"
-MAX_LOGGED = 1_000
-_log = structlog.get_logger(__name__)
 
 
 class _Named(msgspec.Struct, gc=False):
@@ -96,16 +91,12 @@ class AccessGuard:
         self._users = users
         self._inner = inner
         self._cluster = cluster
-        self._clock = clock
         self._is_enforced = is_enforced
         self._admin_plaintext = admin_plaintext
         self._always_enforced = frozenset(always_enforced)
         self._audit = RequestAudit(audit, cluster)
         self._last_counted: list[Tally] = []
-        self._failed_attempts = FailedAttempts()
-        self._logged: dict[str, float] = {}
-        self._unauthenticated = 0
-        self._unauthorized = 0
+        self._refusals = Refusals(clock, self._audit, "request")
 
     def authenticate(self, connection: Connection, endpoint: Endpoint, command: Command) -> User | None:
         """Check the signature, unless the connection has verdicts that may cover the request."""
@@ -129,7 +120,7 @@ class AccessGuard:
         try:
             self._verified(connection, command)
         except NotAuthenticated as error:
-            self._audit.unserved(connection.peer, _reason(error))
+            self._audit.unserved(connection.peer, reason_of(error))
             self._slow_down(connection)
             raise
 
@@ -144,7 +135,7 @@ class AccessGuard:
         try:
             self._check(connection, endpoint, command, content, user)
         except (NoPermission, ServiceUnavailable) as error:
-            self._log_only(connection, endpoint, command, error)
+            self._refusals.log_only(endpoint.code.name, connection.peer_name, error)
             self._audit_refusal(connection, endpoint, command, content, error, "would be refused")
 
     def authorize(self, connection: Connection, endpoint: Endpoint, command: Command, content: Any) -> None:
@@ -166,12 +157,11 @@ class AccessGuard:
         if isinstance(error, NotAuthenticated):
             self._slow_down(connection)
         else:
-            self._unauthorized += isinstance(error, NoPermission)
+            self._refusals.unauthorized(error)
 
     def _slow_down(self, connection: Connection) -> None:
-        self._unauthenticated += 1
         connection.failed_attempts += 1
-        pause_s = self._failed_attempts.note(connection.peer[0], self._clock.monotonic_s())
+        pause_s = self._refusals.failed_attempt(connection.peer[0])
         if connection.failed_attempts >= MAX_FAILURES:
             connection.close_soon(CloseReason.UNAUTHENTICATED)
         else:
@@ -198,14 +188,11 @@ class AccessGuard:
         self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, error: LaterMQError,
         result: Result,
     ) -> None:  # fmt: skip
-        peer, details, name = connection.peer, _details(endpoint, command, content), endpoint.code.name
-        if isinstance(error, NotPermitted):
-            self._audit.refused(
-                name, error.user, error.acl, peer, error.checked, error.message, details, result,
-                is_administrative=is_administrative(endpoint, error.user),
-            )  # fmt: skip
-        elif isinstance(error, NotAuthenticated):
-            self._audit.refused(name, None, NO_ACL, peer, None, _reason(error), details, result)
+        is_administrator = isinstance(error, NotPermitted) and is_administrative(endpoint, error.user)
+        details = _details(endpoint, command, content)
+        self._refusals.note(
+            endpoint.code.name, connection.peer, error, result, details, is_administrative=is_administrator
+        )
 
     def check_in(self, state: AccessState, connection: Connection, command: Command, access: Access) -> User:
         """Check a request again in a state that is not in effect yet, and return its user there."""
@@ -220,11 +207,7 @@ class AccessGuard:
 
     def statistics(self) -> dict[str, int]:
         """Refusals since the start, and addresses with failed attempts."""
-        return {
-            "unauthenticated_requests": self._unauthenticated,
-            "unauthorized_requests": self._unauthorized,
-            "failing_addresses": len(self._failed_attempts),
-        }
+        return self._refusals.statistics()
 
     def _check(
         self, connection: Connection, endpoint: Endpoint, command: Command, content: Any, user: User | None
@@ -307,24 +290,6 @@ class AccessGuard:
         if user is self._inner and not is_bound:
             raise NotAuthenticated("the signature could be of another request.")
         return user
-
-    def _log_only(self, connection: Connection, endpoint: Endpoint, command: Command, error: LaterMQError) -> None:
-        self._unauthorized += 1
-        now_s = self._clock.monotonic_s()
-        key = f"{endpoint.code} {error.message}"
-        if now_s - self._logged.get(key, float("-inf")) < LOG_EVERY_S:
-            return
-        if len(self._logged) >= MAX_LOGGED:
-            self._logged.clear()
-        self._logged[key] = now_s
-        _log.warning(
-            "request would be rejected", peer=connection.peer_name, request=endpoint.code.name, reason=error.message
-        )
-
-
-def _reason(error: NotAuthenticated) -> str:
-    """What is counted, without the name that an untrusted client has made up."""
-    return "the user is not known" if isinstance(error, UnknownUser) else error.message
 
 
 def _details(endpoint: Endpoint, command: Command, content: Any) -> dict[str, str]:

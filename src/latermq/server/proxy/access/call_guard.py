@@ -7,10 +7,6 @@ user or policy changes.
 
 from collections.abc import Iterable
 
-import structlog
-
-from latermq.access.failed_attempts import FailedAttempts
-from latermq.access.policies import NO_ACL
 from latermq.access.resources import Access
 from latermq.access.signatures import is_grpc_signed, is_recent, parse_grpc_credential
 from latermq.access.users import INNER_USER, AccessState, User, decide
@@ -19,12 +15,11 @@ from latermq.audit.records import Result
 from latermq.clock import Clock
 from latermq.errors import NoPermission, ServiceUnavailable
 from latermq.server.access.audit import RequestAudit
+from latermq.server.access.refusals import Refusals
 from latermq.server.access.users import (
     MAX_FAILURES,
     MAX_VERDICTS,
     NotAuthenticated,
-    NotPermitted,
-    UnknownUser,
     Users,
     Verdicts,
     find_user,
@@ -34,9 +29,6 @@ from latermq.server.http2.calls import Call
 
 AUTHORIZATION = b"authorization"
 DATE_TIME = b"x-mq-date-time"
-LOG_EVERY_S = 60.0
-MAX_LOGGED = 1_000
-_log = structlog.get_logger(__name__)
 
 Signed = tuple[bytes | None, bytes | None]  # the two headers
 
@@ -73,12 +65,9 @@ class CallGuard:
         self._is_enforced = is_enforced
         self._max_age_ms = max_age_ms
         self._audit = RequestAudit(audit, cluster)
-        self._failed_attempts = FailedAttempts()
+        self._refusals = Refusals(clock, self._audit, "call")
         # The call that was authenticated last: it is usually authorized next, and reading its headers takes 2 µs.
         self._latest: tuple[Call, CallVerdicts] | None = None
-        self._logged: dict[str, float] = {}
-        self._unauthenticated = 0
-        self._unauthorized = 0
 
     def authenticate(self, call: Call) -> None:
         """Check the signature of a call, before its message is decoded. Raises NoPermission."""
@@ -110,11 +99,7 @@ class CallGuard:
 
     def statistics(self) -> dict[str, int]:
         """Refusals since the start, and addresses with failed attempts."""
-        return {
-            "unauthenticated_requests": self._unauthenticated,
-            "unauthorized_requests": self._unauthorized,
-            "failing_addresses": len(self._failed_attempts),
-        }
+        return self._refusals.statistics()
 
     def _authenticate(self, call: Call) -> CallVerdicts:
         metadata = call.metadata
@@ -175,38 +160,18 @@ class CallGuard:
 
     def _refuse(self, call: Call, error: NoPermission | ServiceUnavailable) -> None:
         """Count a refusal and raise it; or only log it."""
+        name, peer = call.path.rpartition(b"/")[2].decode(errors="replace"), call.connection.peer
+        result: Result = "refused" if self._is_enforced else "would be refused"
+        self._refusals.note(name, peer, error, result, {}, is_administrative=False)
         if not self._is_enforced:
-            self._unauthorized += 1
-            self._log_only(call, error)
-            self._audit_refusal(call, error, "would be refused")
+            self._refusals.log_only(name, call.connection.peer_name, error)
             return
-        self._audit_refusal(call, error, "refused")
         if isinstance(error, NotAuthenticated):
-            self._unauthenticated += 1
             connection = call.connection
             connection.failed_attempts += 1
-            error.pause_s = self._failed_attempts.note(connection.peer[0], self._clock.monotonic_s())
+            error.pause_s = self._refusals.failed_attempt(connection.peer[0])
             if connection.failed_attempts == MAX_FAILURES:
                 connection.loop.call_later(error.pause_s, connection.leave)
         else:
-            self._unauthorized += isinstance(error, NoPermission)
+            self._refusals.unauthorized(error)
         raise error
-
-    def _audit_refusal(self, call: Call, error: NoPermission | ServiceUnavailable, result: Result) -> None:
-        name, peer = call.path.rpartition(b"/")[2].decode(errors="replace"), call.connection.peer
-        if isinstance(error, NotPermitted):
-            self._audit.refused(name, error.user, error.acl, peer, error.checked, error.message, {}, result)
-        elif isinstance(error, NotAuthenticated):
-            reason = "the user is not known" if isinstance(error, UnknownUser) else error.message
-            self._audit.refused(name, None, NO_ACL, peer, None, reason, {}, result)
-
-    def _log_only(self, call: Call, error: NoPermission | ServiceUnavailable) -> None:
-        now_s = self._clock.monotonic_s()
-        name = call.path.rpartition(b"/")[2].decode(errors="replace")
-        key = f"{name} {error.message}"
-        if now_s - self._logged.get(key, float("-inf")) < LOG_EVERY_S:
-            return
-        if len(self._logged) >= MAX_LOGGED:
-            self._logged.clear()
-        self._logged[key] = now_s
-        _log.warning("call would be rejected", peer=call.connection.peer_name, call=name, reason=error.message)
