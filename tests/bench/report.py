@@ -10,22 +10,41 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench.contenders import APACHE, APACHE_FINE, LATERMQ, LATERMQ_ROCKSDB
+from tests.bench.contenders import (
+    APACHE,
+    APACHE_FINE,
+    APACHE_USERS,
+    LATERMQ,
+    LATERMQ_ROCKSDB,
+    LATERMQ_USERS,
+)
 from tests.bench.load import OTHER_CPU
 from tests.bench.proxies import APACHE_CLUSTER, APACHE_LOCAL
 from tests.bench.scenarios import Row
 
 # Only in the JSON: they explain other figures.
 _JSON_ONLY = {"latency max (ms)", "client CPU (µs/message)", "waiting broker CPU (cores)", OTHER_CPU}
-_COLUMNS = (LATERMQ, LATERMQ_ROCKSDB, APACHE, APACHE_FINE, APACHE_LOCAL, APACHE_CLUSTER)
+_COLUMNS = (
+    LATERMQ,
+    LATERMQ_ROCKSDB,
+    LATERMQ_USERS,
+    APACHE,
+    APACHE_FINE,
+    APACHE_USERS,
+    APACHE_LOCAL,
+    APACHE_CLUSTER,
+)
 _RATIOS = {
-    "ratio": APACHE,
-    "ratio, 100 ms": APACHE_FINE,
-    "ratio, local": APACHE_LOCAL,
-    "ratio, cluster": APACHE_CLUSTER,
+    "ratio": (LATERMQ, APACHE),
+    "ratio, 100 ms": (LATERMQ, APACHE_FINE),
+    "ratio, users": (LATERMQ_USERS, APACHE_USERS),
+    "users, none = 1": (LATERMQ_USERS, LATERMQ),
+    "Apache's users, none = 1": (APACHE_USERS, APACHE),
+    "ratio, local": (LATERMQ, APACHE_LOCAL),
+    "ratio, cluster": (LATERMQ, APACHE_CLUSTER),
 }
 # Scenarios that compare other contenders than LaterMQ and Apache's broker have their own table.
-_OWN_TABLES = ((LATERMQ_ROCKSDB, APACHE_FINE), (APACHE_LOCAL, APACHE_CLUSTER))
+_OWN_TABLES = ((LATERMQ_ROCKSDB, APACHE_FINE), (LATERMQ_USERS, APACHE_USERS), (APACHE_LOCAL, APACHE_CLUSTER))
 _QUIET_CORES = 0.1  # more work of other processes affects a machine with two cores by 5 %
 
 
@@ -72,14 +91,14 @@ def markdown(rows: Sequence[Row], command: str) -> str:
 def _cells(rows: Sequence[Row]) -> list[list[str]]:
     measured = {row.contender for row in rows}
     columns = [name for name in _COLUMNS if name in measured]
-    ratios = {head: name for head, name in _RATIOS.items() if {name, LATERMQ} <= measured}
+    ratios = {head: pair for head, pair in _RATIOS.items() if measured.issuperset(pair)}
     cells = [["scenario", "figure", *columns, *ratios]]
     for scenario, figures in _grouped(rows).items():
         for figure, by_contender in figures.items():
             if figure in _JSON_ONLY or not any(map(any, by_contender.values())):
                 continue
             values = [_spread(by_contender.get(name, [])) for name in columns]
-            cells.append([scenario, figure, *values, *(_ratio(by_contender, name) for name in ratios.values())])
+            cells.append([scenario, figure, *values, *(_ratio(by_contender, *pair) for pair in ratios.values())])
     return cells
 
 
@@ -121,8 +140,8 @@ def _spread(values: list[float]) -> str:
     return middle if len(values) == 1 else f"{middle} ({_number(min(values))}–{_number(max(values))})"
 
 
-def _ratio(by_contender: dict[str, list[float]], to: str) -> str:
-    ours, theirs = by_contender.get(LATERMQ), by_contender.get(to)
+def _ratio(by_contender: dict[str, list[float]], of: str, to: str) -> str:
+    ours, theirs = by_contender.get(of), by_contender.get(to)
     if not ours or not theirs or not statistics.median(theirs):
         return ""
     return f"{statistics.median(ours) / statistics.median(theirs):.2f}"

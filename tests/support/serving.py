@@ -19,7 +19,7 @@ from typing import IO, TypeVar
 from tests.interop.ports import HOST, free_port
 from tests.interop.waiting import TookTooLongError, wait_until
 
-# On a busy machine: several processes import their modules, beside those of other tests.
+# On a busy machine: several processes import their modules, alongside those of other tests.
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 _LOG_TAIL_BYTES = 8_000
