@@ -36,9 +36,13 @@ class Entry(NamedTuple):
     sources: tuple[Network, ...]  # where the request may come from; empty: everywhere
     is_allow: bool
 
+    def is_about(self, actions: Actions) -> bool:
+        """Whether the entry is about one of these actions."""
+        return self.actions is None or not self.actions.isdisjoint(actions)
+
     def matches(self, actions: Actions, source: Address | None) -> bool:
         """Whether the entry is about one of these actions, by a client at this address."""
-        if self.actions is not None and self.actions.isdisjoint(actions):
+        if not self.is_about(actions):
             return False
         return not self.sources or (source is not None and any(source in network for network in self.sources))
 
@@ -102,14 +106,36 @@ class Decision(NamedTuple):
     entry: int | None = None
 
 
+class _Sources:
+    """The addresses and networks of an entry, by the number of their host bits: one look-up for each number."""
+
+    __slots__ = ("_by_host_bits",)
+
+    def __init__(self, networks: Iterable[Network]) -> None:
+        self._by_host_bits: dict[tuple[int, int], set[int]] = {}
+        for network in networks:
+            host_bits = network.max_prefixlen - network.prefixlen
+            found = self._by_host_bits.setdefault((network.version, host_bits), set())
+            found.add(int(network.network_address) >> host_bits)
+
+    def include(self, source: Address | None) -> bool:
+        """Whether a client is at one of them. Without any, it may be everywhere."""
+        if not self._by_host_bits:
+            return True
+        if source is None:
+            return False
+        version, number = source.version, int(source)
+        return any(number >> bits in found for (kind, bits), found in self._by_host_bits.items() if kind == version)
+
+
 class _Policy:
     """An index over the entries of one policy, so that the cost of a decision does not grow with their number."""
 
     def __init__(self, numbered: Iterable[tuple[int, Entry]]) -> None:
-        self._by_pattern: dict[Pattern, list[tuple[int, Entry]]] = {}
+        self._by_pattern: dict[Pattern, list[tuple[int, Entry, _Sources]]] = {}
         lengths: dict[Kind, set[int]] = {}
         for number, entry in numbered:
-            self._by_pattern.setdefault(entry.pattern, []).append((number, entry))
+            self._by_pattern.setdefault(entry.pattern, []).append((number, entry, _Sources(entry.sources)))
             if entry.pattern.match is Match.PREFIX and entry.pattern.kind is not None:
                 lengths.setdefault(entry.pattern.kind, set()).add(len(entry.pattern.name))
         for entries in self._by_pattern.values():
@@ -120,8 +146,8 @@ class _Policy:
         if not self._by_pattern:
             return None
         for pattern in self._candidates(kind, name):
-            for number, entry in self._by_pattern.get(pattern, ()):
-                if entry.matches(actions, source):
+            for number, entry, sources in self._by_pattern.get(pattern, ()):
+                if entry.is_about(actions) and sources.include(source):
                     return Decision(entry.is_allow, number)
         return None
 

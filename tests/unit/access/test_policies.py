@@ -1,5 +1,8 @@
 """Policies: which entry decides, in Apache's order."""
 
+import ipaddress
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,3 +164,19 @@ def test_the_index_decides_as_a_sorted_list_does(
 ) -> None:
     acl = Acl(custom, default)
     assert acl.decide(kind, name, actions, "") == slow_decision(acl, kind, name, actions)  # type: ignore[arg-type]
+
+
+def test_an_address_matches_the_networks_that_contain_it() -> None:
+    chance = random.Random(11)
+    for _ in range(300):
+        networks = [
+            f"10.{chance.randrange(2)}.{chance.randrange(4)}.{chance.randrange(4)}/{chance.choice((0, 8, 23, 30, 32))}"
+            for _ in range(chance.randrange(1, 4))
+        ] + [f"2001:db8::{chance.randrange(4)}/{chance.choice((64, 126, 128))}"]
+        acl = Acl([parse_entry("Topic:orders", ["Pub"], networks, "Allow")])
+        for text in ("10.0.1.2", "10.1.3.3", "11.0.0.1", "2001:db8::1", "2001:db8:1::", "::ffff:10.0.1.2", "nowhere"):
+            address = None if text == "nowhere" else ipaddress.ip_address(text)
+            expected = any(
+                address is not None and address in ipaddress.ip_network(network, strict=False) for network in networks
+            )
+            assert acl.decide(Kind.TOPIC, "orders", (PUB,), text).is_allowed == expected, (text, networks)
