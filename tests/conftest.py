@@ -17,8 +17,8 @@ from tests.support.pipeline.spark_session import spark as spark  # a fixture, fo
 REAL_TIERS = {"bench", "browser", "integration", "interop", "security"}
 
 COLLECT_ABOVE_BYTES = 1 << 30
-# The first test of a worker that uses a Delta table takes ten times as long as those after it, as Spark loads thousands
-# of classes: more than two minutes beside a dozen busy processes.
+# The first test of a worker that uses a Delta table takes several times as long as most others, as Spark loads
+# thousands of classes: more than two minutes next to a dozen busy processes.
 SPARK_TIMEOUT_S = 1_200
 
 # No deadlines: on a busy machine they measure the neighbours.
