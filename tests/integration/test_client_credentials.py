@@ -32,15 +32,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 async def create_alice(server: Server) -> None:
+    await create_user(server, "alice")
+
+
+async def create_user(server: Server, name: str) -> None:
     entries = [
         {"resource": "Topic:orders", "actions": ["Pub", "Sub"], "decision": "Allow"},
         {"resource": "Group:readers", "actions": ["Sub"], "decision": "Allow"},
     ]
     async with Admin(server.namesrv, credentials=ROOT) as admin:
         body = msgspec.json.encode({"password": "s3cret"})
-        await admin._call(server.broker, Request.AUTH_CREATE_USER, {"username": "alice"}, body)
+        await admin._call(server.broker, Request.AUTH_CREATE_USER, {"username": name}, body)
         body = msgspec.json.encode({"policies": [{"policyType": "Custom", "entries": entries}]})
-        await admin._call(server.broker, Request.AUTH_CREATE_ACL, {"subject": "User:alice"}, body)
+        await admin._call(server.broker, Request.AUTH_CREATE_ACL, {"subject": f"User:{name}"}, body)
 
 
 @pytest.mark.parametrize("encoding", ["json", "rocketmq"])
@@ -60,6 +64,16 @@ def test_every_kind_of_send_is_signed(server: Server, encoding: str) -> None:
             found = await consumer.pull(queue, first.queue_offset, max_messages=32)
             assert [message.body for message in found.messages[:1]] == [b"one"]
             await consumer.commit(queue, found.next_offset)
+
+    asyncio.run(scenario())
+
+
+def test_a_right_that_was_just_given_counts_at_the_name_server_too(server: Server) -> None:
+    async def scenario() -> None:
+        for number in range(20):
+            await create_user(server, f"newcomer-{number}")
+            async with Producer(server.namesrv, credentials=Credentials(f"newcomer-{number}", "s3cret")) as producer:
+                await producer.send(OutgoingMessage("orders", b"x"))
 
     asyncio.run(scenario())
 

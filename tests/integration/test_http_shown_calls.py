@@ -36,7 +36,7 @@ public class All {
     }
 }
 """
-_CALL = re.compile(r'<h3>([^<]+)</h3>.*?<pre id="call-\d"[^>]*>(.*?)</pre>', re.DOTALL)
+_CALL = re.compile(r'<h3>([^<]+)</h3>.*?<pre [^>]*id="call-\d"[^>]*>(.*?)</pre>', re.DOTALL)
 
 
 class Shown(NamedTuple):

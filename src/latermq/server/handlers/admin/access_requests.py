@@ -39,6 +39,7 @@ CODES = (*range(Request.AUTH_CREATE_USER, Request.AUTH_LIST_ACL + 1), Request.AC
 MAX_COPY_BYTES = MAX_FRAME_BYTES - 4096
 MAX_WAITING_COPIES = 1_000  # questions of name servers and proxies; further ones are answered at once
 MAX_COPY_WAIT_MS = 30_000
+MAX_CONFIRM_S = 1.0  # how long the reply to a change waits for the copies
 _UPDATES_USERS = Access(Kind.CLUSTER, "", (UPDATE,))
 _TYPES = {"super": True, "normal": False}
 _STATUSES = {"enable": True, "disable": False}
@@ -78,6 +79,8 @@ class AccessRequests:
         self._guard = guard
         self._box = box
         self._waiting: dict[int, WaitingCopy] = {}
+        self._copiers: dict[Connection, str] = {}  # the revision that each has
+        self._unconfirmed: dict[int, Callable[[], None]] = {}
         self._numbers = itertools.count()
         self._rows: dict[int, Endpoint] = {row.code: row for row in self._endpoints()}
 
@@ -124,7 +127,7 @@ class AccessRequests:
         header: object,
         change: Callable[[Editor, AccessState, bool], AccessState],
     ) -> None:
-        """Bring a change into effect once it is saved, and reply then."""
+        """Bring a change into effect once it is saved, and reply when the copies have it."""
         editor, changes, guard = self._table.editor, self._changes, self._guard
         assert changes is not None, "they come with a table"
         assert guard is not None, "without a guard there is no table"
@@ -136,9 +139,11 @@ class AccessRequests:
         on_failure = guard.on_failure(connection, self._rows[command.code], command, header)
 
         def when_done(error: LaterMQError | None) -> None:
-            if error is not None:
+            if error is None:
+                self._when_copied(lambda: answer(connection, command, reply))
+            else:
                 on_failure(error)
-            answer(connection, command, reply if error is None else connection.refuse(command, error))
+                answer(connection, command, connection.refuse(command, error))
 
         changes.make(state, when_done, len(reply))
 
@@ -224,6 +229,9 @@ class AccessRequests:
         table = self._table
         if self._user(connection, command).name != INNER_USER or self._box is None:
             raise NoPermission("only LaterMQ's own processes may copy the users")
+        if header.waitMillis > 0:
+            self._copiers[connection] = header.revision
+            self._confirm()
         if (
             header.revision != table.state.revision
             or header.waitMillis <= 0
@@ -239,6 +247,41 @@ class AccessRequests:
         wait_s = min(header.waitMillis, MAX_COPY_WAIT_MS) / 1000
         timer = asyncio.get_running_loop().call_later(wait_s, self._answer_copy, number)
         self._waiting[number] = WaitingCopy(connection, command, header, timer)
+
+    def _when_copied(self, reply: Callable[[], None]) -> None:
+        """Reply when all name servers and proxies that copy from this broker have the newest users, or after a while.
+
+        So whoever has just received a right can use it everywhere.
+        """
+        if not self._copiers_behind():
+            reply()
+            return
+        number = next(self._numbers)
+
+        def give_up() -> None:
+            if self._unconfirmed.pop(number, None) is not None:
+                for connection in self._copiers_behind():  # it counts again when it asks
+                    del self._copiers[connection]
+                reply()
+
+        timer = asyncio.get_running_loop().call_later(MAX_CONFIRM_S, give_up)
+
+        def confirmed() -> None:
+            timer.cancel()
+            reply()
+
+        self._unconfirmed[number] = confirmed
+
+    def _copiers_behind(self) -> list[Connection]:
+        """Those who copy the users and do not have the newest ones yet."""
+        self._copiers = {one: revision for one, revision in self._copiers.items() if not one.is_closing}
+        return [one for one, revision in self._copiers.items() if revision != self._table.state.revision]
+
+    def _confirm(self) -> None:
+        if self._unconfirmed and not self._copiers_behind():
+            confirmed, self._unconfirmed = self._unconfirmed, {}
+            for reply in confirmed.values():
+                reply()
 
     def _answer_waiting(self) -> None:
         for number in list(self._waiting):
