@@ -107,9 +107,11 @@ def spark_session(
 
 
 def has_session() -> bool:
-    """Whether this process has a Spark session already."""
-    loaded = sys.modules.get("pyspark.sql")  # importing it takes half a second
-    return loaded is not None and loaded.SparkSession.getActiveSession() is not None
+    """Whether this process has a Spark session already. Spark tells only of the current thread of its JVM."""
+    spark, sql = sys.modules.get("pyspark"), sys.modules.get("pyspark.sql")  # importing them takes half a second
+    if spark is None or sql is None:
+        return False
+    return spark.SparkContext._active_spark_context is not None or sql.SparkSession.getActiveSession() is not None
 
 
 @contextmanager

@@ -251,7 +251,7 @@ class AccessRequests:
     def _when_copied(self, reply: Callable[[], None]) -> None:
         """Reply when all name servers and proxies that copy from this broker have the newest users, or after a while.
 
-        So whoever has just received a right can use it everywhere.
+        So a right that was just given can be used everywhere.
         """
         if not self._copiers_behind():
             reply()
