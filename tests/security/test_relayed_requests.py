@@ -6,7 +6,7 @@ from pathlib import Path
 
 from latermq.access.inner_credentials import FILE_NAME
 from latermq.access.policies import Acl, parse_entry
-from latermq.access.signatures import ACCESS_KEY, BOUND, SIGNATURE, signed_content
+from latermq.access.signatures import ACCESS_KEY, BOUND, SIGNATURE, bound_content, signed_content
 from latermq.access.users import INNER_USER
 from latermq.client.access.copied_users import CopiedUsers
 from latermq.client.session.connection import Connections
@@ -40,6 +40,22 @@ def cut_elsewhere(fields: Mapping[str, str], body: bytes, name: str, value: str)
     assert content.startswith(user)
     assert found
     return {ACCESS_KEY: user, "a": before, name: value, "zz": after, SIGNATURE: fields[SIGNATURE]}
+
+
+def as_plain(code: int, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
+    """A request with a plain signature whose values, in a row, are what the bound signature covers."""
+    content = bound_content(code, fields, body).decode()
+    user = fields[ACCESS_KEY]
+    before, _, rest = content.partition(f"{ACCESS_KEY}{len(user)}:{user}")
+    middle, _, after = rest.partition("orders")
+    return {
+        "A": f"{before}{ACCESS_KEY}{len(user)}:",
+        ACCESS_KEY: user,
+        "a": middle,
+        "topic": "orders",
+        "zz": after,
+        SIGNATURE: fields[SIGNATURE].removeprefix(BOUND),
+    }
 
 
 def lie(command: Command) -> bytes:
@@ -95,6 +111,7 @@ def test_no_request_of_own_processes_and_commands_can_become_another_one(tmp_pat
             variants = [({**fields, SIGNATURE: fields[SIGNATURE].removeprefix(BOUND)}, body)]
             if "orders" in signed_content(fields, body).decode():
                 variants.append((cut_elsewhere(fields, body, "topic", "orders"), b""))
+                variants.append((as_plain(code, fields, body), b""))
             for changed, content in variants:
                 endpoint = table[Request.DELETE_TOPIC_IN_BROKER]
                 assert answer(table, endpoint, changed, content) in REFUSALS, code

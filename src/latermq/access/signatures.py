@@ -21,6 +21,7 @@ SIGNATURE = "Signature"
 SECURITY_TOKEN = "SecurityToken"
 # Begins a signature that covers the code, and each name and value by itself, instead of RocketMQ's values alone.
 BOUND = "bound:"
+_BOUND_START = b"\0latermq request "
 # Apache's server leaves this field out of requests by clients up to V4_9_3, which add it after signing.
 _ADDED_AFTER_SIGNING = "_UNIQUE_KEY_QUERY"
 _LAST_VERSION_THAT_ADDS = 399  # the ordinal of V4_9_3 among RocketMQ's versions
@@ -69,14 +70,23 @@ def signed_fields(user: str, secret: str, fields: Mapping[str, str], body: bytes
 
 
 def bound_content(code: int, fields: Mapping[str, str], body: bytes) -> bytes:
-    """What a bound signature covers. No other request has this content, and no content of RocketMQ begins like it."""
+    """What a bound signature covers. No other bound request has this content."""
     names = sorted(fields.keys() - {SIGNATURE})
     return bound_head(code, len(names)) + b"".join([bound_field(name, fields[name]) for name in names]) + body
 
 
 def bound_head(code: int, fields: int) -> bytes:
     """The beginning of a bound content with this number of fields."""
-    return b"\0latermq request %d %d " % (code, fields)
+    return b"%b%d %d " % (_BOUND_START, code, fields)
+
+
+def may_be_bound(content: bytes) -> bool:
+    """Whether what a signature of RocketMQ covers could be what a bound one covers.
+
+    No request of RocketMQ's clients begins like that. But whoever relays a bound request can cut its content into
+    fields whose values give it when they are joined, with other names and another code.
+    """
+    return content.startswith(_BOUND_START)
 
 
 def bound_field(name: str, value: str) -> bytes:

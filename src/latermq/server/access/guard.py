@@ -13,7 +13,15 @@ import msgspec
 
 from latermq.access.policies import Acl, Decision
 from latermq.access.resources import UPDATE, Access, Kind
-from latermq.access.signatures import ACCESS_KEY, BOUND, SIGNATURE, bound_content, is_signed, signed_content
+from latermq.access.signatures import (
+    ACCESS_KEY,
+    BOUND,
+    SIGNATURE,
+    bound_content,
+    is_signed,
+    may_be_bound,
+    signed_content,
+)
 from latermq.access.users import INNER_USER, AccessState, User
 from latermq.addresses import is_loopback
 from latermq.audit.audit_log import AuditLog
@@ -287,7 +295,7 @@ class AccessGuard:
         # The name must be the one that was signed: a header could have two.
         if fields.get(ACCESS_KEY) != user.name or not is_signed(user.secrets, content, signature.removeprefix(BOUND)):
             raise NotAuthenticated("check signature failed.")
-        if user is self._inner and not is_bound:
+        if not is_bound and (user is self._inner or may_be_bound(content)):
             raise NotAuthenticated("the signature could be of another request.")
         return user
 
