@@ -147,3 +147,27 @@ def test_a_request_of_a_client_of_rocketmq_can_become_another_one(tmp_path: Path
             assert not has_topic(process)
 
     run_with_broker(tmp_path, scenario, *ON)
+
+
+def test_a_repeated_send_lets_its_connection_send_other_messages_to_the_same_topic(tmp_path: Path) -> None:
+    """What bound signatures cannot prevent, because a verdict covers the requests after it; and no more than that."""
+
+    async def ask(address: str, secret: str) -> None:
+        connections = Connections(on_request=lambda *_: None, credentials=Credentials(INNER_USER, secret))
+        await connections.call(address, Request.SEND_MESSAGE_V2, send_fields("orders"), MESSAGE)
+        await connections.close()
+
+    async def scenario(process: BrokerProcess) -> None:
+        with frame_server(lie) as lying:
+            await ask(lying.address, (tmp_path / FILE_NAME).read_text().strip())
+            [(code, fields, body)] = captured(lying)
+        unsigned = {ACCESS_KEY: INNER_USER}
+        async with connect(process.listener.port) as client:
+            assert (await client.call(code, send_fields("orders") | unsigned, b"forged")).code == Response.NO_PERMISSION
+            assert (await client.call(code, fields, body)).code == Response.SUCCESS
+            assert (await client.call(code, send_fields("orders") | unsigned, b"forged")).code == Response.SUCCESS
+            assert (await client.call(code, send_fields("bills") | unsigned, b"forged")).remark == REFUSALS[0]
+            reply = await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "orders"} | unsigned)
+            assert reply.remark == REFUSALS[0]
+
+    run_with_broker(tmp_path, scenario, *ON)
