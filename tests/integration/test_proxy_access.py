@@ -190,3 +190,13 @@ def test_failed_attempts_on_telemetry_streams_wait(server: Server) -> None:
         assert times[4] >= 0.5
         stream = client.telemetry(*[settings("orders")] * 50)  # many messages are one attempt
         assert assert_refused(stream).message == "check signature failed."
+
+
+def test_a_refused_telemetry_stream_says_so_after_the_pause_also_if_the_client_sends_no_more(server: Server) -> None:
+    with client_of(server, "guess") as client:
+        for commands in ([], [settings("orders")]):
+            began_s = time.monotonic()
+            stream = client.telemetry(*commands)
+            stream.end()
+            assert assert_refused(stream).message == "check signature failed."
+            assert time.monotonic() - began_s >= 0.05

@@ -148,6 +148,8 @@ class TelemetryStream(Receiver):
             self.refuse(error)
 
     def ended(self) -> None:
+        if self._is_refused:
+            return  # as above
         self._detach()
         self._call.end()
 
