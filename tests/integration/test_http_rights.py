@@ -40,6 +40,7 @@ ENTRIES = {
     "clerk": (("Topic:orders", "Pub,Sub,Get"), ("Topic:%DLQ%readers", "Sub")),
     "reader": (("Group:readers", "Sub,Get"),),
     "mover": (("Topic:moved", "Pub,Get"),),
+    "sender": (("Topic:*", "Pub,Get"), ("Group:readers", "Sub"), ("Group:payers", "All", "--deny")),
     "watcher": (("Cluster:*", "Get"),),
 }
 LETTERS = 600  # more than one part of an export
@@ -375,3 +376,19 @@ def test_a_body_of_two_lengths_is_refused_and_what_follows_it_is_not_served(cons
             answer += part
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_timers_of_all_topics_include_no_retries_of_groups_without_a_right(console: ConsoleProcess) -> None:
+    root, sender = client_of(console, "root"), client_of(console, "sender")
+    for group in ("readers", "payers"):
+        retry = {"topic": f"%RETRY%{group}", "body": f"{SECRET_BODY} {group}", "delay": "3h"}
+        assert root.post("/api/v1/timers", retry).status == 201
+    page = sender.get("/api/v1/timers?limit=500").json
+    topics = {one["topic"] for one in page["timers"]}
+    assert topics >= {"%RETRY%readers", "orders", "payroll"}
+    assert ("%RETRY%payers" in topics, page["is_partial"]) == (False, True)
+    for dry_run in (True, False):
+        refused = sender.post("/api/v1/jobs", {"action": "cancel", "all": True, "dry_run": dry_run})
+        assert (refused.status, "to access Group:" in refused.json["detail"]) == (403, True)
+    assert "Cancel all" not in sender.get("/timers").body.decode()
+    assert "%RETRY%payers" in {one["topic"] for one in root.get("/api/v1/timers?limit=500").json["timers"]}

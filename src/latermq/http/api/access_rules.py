@@ -10,7 +10,7 @@ from latermq.access.resources import GET, PUB, SUB, UPDATE, Access, Action, Acti
 from latermq.client.dead_letters import topic_of
 from latermq.http.endpoint import Call, Endpoint, Rule
 from latermq.http.jobs.job import NewJob, Order
-from latermq.message.names import DEAD_LETTER_PREFIX, TIMER_DEAD_LETTER_TOPIC
+from latermq.message.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, TIMER_DEAD_LETTER_TOPIC
 from latermq.message.timer_ids import parse_timer_id
 from latermq.model.topic_access import topic_access
 
@@ -79,11 +79,19 @@ def _resend(call: Call) -> tuple[Access, ...]:
     return dead_letter_access(call.path["group"], (SUB,)), *topics
 
 
+def timer_accesses(topic: str, *actions: Action) -> tuple[Access, ...]:
+    """Access to the timers of a topic, or of all topics. Those include retries, which belong to their groups."""
+    if topic:
+        return (topic_access(topic, actions),)
+    return topic_access(ALL_TOPICS, actions), topic_access(RETRY_PREFIX, actions)
+
+
 def job_accesses(job: NewJob | Order) -> tuple[Access, ...]:
     """What a job touches. Without a topic these may be all topics."""
-    topics = {job.to_topic or job.topic} if job.action == "resend" else {job.topic}
     groups = [dead_letter_access(job.group, (SUB,))] if job.group else []
-    return *groups, *(topic_access(topic or ALL_TOPICS, (PUB,)) for topic in topics)
+    if job.action == "resend":
+        return *groups, topic_access(job.to_topic or job.topic or ALL_TOPICS, (PUB,))
+    return *groups, *timer_accesses(job.topic, PUB)
 
 
 def _timers(call: Call) -> tuple[Access, ...]:

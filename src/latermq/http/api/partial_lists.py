@@ -6,7 +6,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from latermq.access.resources import GET, LIST, PUB, SUB, Access
-from latermq.http.api.access_rules import ALL_TOPICS, cluster_access, dead_letter_access, group_access, job_accesses
+from latermq.http.api.access_rules import (
+    cluster_access,
+    dead_letter_access,
+    group_access,
+    job_accesses,
+    timer_accesses,
+)
 from latermq.http.api.dead_letters import DeadLetterCounts
 from latermq.http.api.groups import GroupList
 from latermq.http.api.jobs import JobList
@@ -16,7 +22,7 @@ from latermq.http.endpoint import Endpoint
 from latermq.http.security.roles import Rights
 from latermq.model.topic_access import topic_access
 
-_WHOLE = cluster_access(GET, LIST)
+_WHOLE = (cluster_access(GET, LIST),)
 
 
 def _topics(found: TopicNames, rights: Rights) -> TopicNames:
@@ -46,12 +52,12 @@ def _jobs(found: JobList, rights: Rights) -> JobList:
 
 
 # By path: the right with which a user sees the whole list, and what others see of it.
-_VISIBLE: Mapping[str, tuple[Access, Callable[[Any, Rights], Any]]] = {
+_VISIBLE: Mapping[str, tuple[tuple[Access, ...], Callable[[Any, Rights], Any]]] = {
     "/api/v1/topics": (_WHOLE, _topics),
     "/api/v1/groups": (_WHOLE, _groups),
     "/api/v1/dead-letters": (_WHOLE, _dead_letters),
-    "/api/v1/jobs": (cluster_access(GET), _jobs),
-    "/api/v1/timers": (topic_access(ALL_TOPICS, (PUB, GET)), _timers),
+    "/api/v1/jobs": ((cluster_access(GET),), _jobs),
+    "/api/v1/timers": (timer_accesses("", PUB, GET), _timers),
 }
 
 
@@ -60,4 +66,4 @@ def with_visible(row: Endpoint) -> Callable[[Any, Rights], Any] | None:
     if row.method != "GET" or row.path not in _VISIBLE:
         return None
     whole, visible = _VISIBLE[row.path]
-    return lambda found, rights: found if rights.may([whole]) else visible(found, rights)
+    return lambda found, rights: found if rights.may(whole) else visible(found, rights)

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from latermq.access.resources import PUB, UPDATE
 from latermq.errors import InvalidParameter, LaterMQError
-from latermq.http.api.access_rules import ALL_TOPICS, cluster_access, job_accesses
+from latermq.http.api.access_rules import ALL_TOPICS, cluster_access, job_accesses, timer_accesses
 from latermq.http.console.moments import due_of, parse_moment_ms
 from latermq.http.console.page import Page, PageRow, Redirect, View, Visit
 from latermq.http.problems import problem_of, status_of
@@ -113,7 +113,8 @@ async def _new_view(visit: Visit, fields: dict[str, str], error: LaterMQError | 
         order = resolved | {"action": "resend" if action == "resend" else "cancel", "dry_run": True}
         if not any(fields[name] for name in FILTER):
             order["all"] = True
-        if not fields["topic"] and not visit.api.may(topic_access(ALL_TOPICS, (PUB,))):
+        everything = (topic_access(ALL_TOPICS, (PUB,)),) if action == "resend" else timer_accesses("", PUB)
+        if not fields["topic"] and not visit.api.may(*everything):
             raise InvalidParameter("choose a topic: you have no right to all of them")
         preview = (await visit.api.call("POST", _JOBS, body=order)).body
     except LaterMQError as failed:

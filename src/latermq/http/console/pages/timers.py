@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from latermq.access.resources import PUB
 from latermq.errors import InvalidParameter, LaterMQError, TopicNotFound
-from latermq.http.api.access_rules import ALL_TOPICS
+from latermq.http.api.access_rules import timer_accesses
 from latermq.http.api.timer_list import TimerPage
 from latermq.http.console.calls_as_code import calls_of
 from latermq.http.console.form_message import FIELDS, message_of
@@ -39,7 +39,7 @@ async def show_list(visit: Visit) -> View:
         "job_query": "",
         "now_ms": visit.now_ms,
         "topics": await _topics(visit),
-        "may_change_all": visit.api.may(topic_access(wanted["topic"] or ALL_TOPICS, (PUB,))),
+        "may_change_all": visit.api.may(*timer_accesses(wanted["topic"], PUB)),
         "cursor": visit.query.get("cursor", ""),
     }
     try:
