@@ -11,7 +11,7 @@ from latermq.access.inner_credentials import FILE_NAME
 from latermq.access.users import INNER_USER
 from latermq.errors import ConfigError
 from latermq.protocol.remoting.codes import Request, Response
-from latermq.protocol.remoting.frames import BINARY, JSON, Command, encode_frame
+from latermq.protocol.remoting.frames import BINARY, JSON, Command, encode_frame, join_frame
 from latermq.server.access.users import MAX_FAILURES
 from latermq.server.broker.process import BrokerProcess
 from tests.integration.brokers import run_with_broker, send_fields
@@ -326,3 +326,21 @@ def test_administration_from_other_machines_needs_tls_unless_a_setting_says_othe
 
     run_with_broker(tmp_path, refused, *ON)
     run_with_broker(tmp_path, served, *ON, "access.admin_plaintext=true")
+
+
+@pytest.mark.parametrize("start", [b'{"code":310', b'{"opaque":1,"code":310'])
+def test_fields_of_a_send_that_are_no_texts_count_as_they_are_written(tmp_path: Path, start: bytes) -> None:
+    def frame(fields: bytes) -> bytes:
+        return join_frame(JSON, start + b',"extFields":' + fields + b"}", b"body")
+
+    async def scenario(process: BrokerProcess) -> None:
+        named = signed("root", send_fields("orders"), b"body")
+        async with connect(process.listener.port) as client:
+            await client.send(frame(msgspec.json.encode({**named, "zz": "?"}).replace(b"?", b"\xff")))
+            assert (await client.receive()).remark == "the header fields of request 310 cannot be read"
+            await client.send(frame(msgspec.json.encode({**named, "d": 5})))
+            assert (await client.receive()).remark == "check signature failed."
+            await client.send(frame(msgspec.json.encode({**named, "d": 4, "e": 0})))
+            assert (await client.receive()).code == Response.SUCCESS
+
+    run_with_broker(tmp_path, scenario, *ON)

@@ -120,15 +120,9 @@ class Command(msgspec.Struct, gc=False, rename={"json_fields": "extFields"}):
             return self.text_fields()
         except MalformedRequest:
             try:
-                written = _decode_raw_fields(self._encoded_fields())
+                return _written_texts(_decode_raw_fields(self._encoded_fields()))
             except UNREADABLE:
-                raise MalformedRequest(f"the header fields of request {self.code} are not a map") from None
-        texts: dict[str, str] = {}
-        for name, value in written.items():
-            text = bytes(value).decode()
-            if text != "null":
-                texts[name] = msgspec.json.decode(text) if text.startswith('"') else text
-        return texts
+                raise MalformedRequest(f"the header fields of request {self.code} cannot be read") from None
 
     def _encoded_fields(self) -> msgspec.Raw:
         return self.json_fields
@@ -155,6 +149,15 @@ class Command(msgspec.Struct, gc=False, rename={"json_fields": "extFields"}):
         return {name: value for name, value in fields.items() if value is not None}
 
 
+def _written_texts(fields: Mapping[str, msgspec.Raw]) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for name, value in fields.items():
+        text = bytes(value).decode()
+        if text != "null":
+            texts[name] = msgspec.json.decode(text) if text.startswith('"') else text
+    return texts
+
+
 class _EncodedFields(msgspec.Struct, rename={"json_fields": "extFields"}):
     json_fields: msgspec.Raw = _NO_FIELDS
 
@@ -166,6 +169,9 @@ class DecodedRequest(Command, gc=False, rename={"json_fields": "extFields"}):
 
     def _encoded_fields(self) -> msgspec.Raw:
         return _decode_encoded_fields(self.encoded_header).json_fields
+
+    def _drop_null_fields(self) -> bool:
+        return False  # a request without fields is never decoded as one of a type
 
     def header(self, type_: type[HeaderType]) -> HeaderType:
         fields: object = self.json_fields
