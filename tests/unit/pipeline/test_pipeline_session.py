@@ -2,14 +2,20 @@
 
 import hashlib
 import sys
+import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from latermq.cli.pipeline.timeline_options import has_session
 from latermq.config import PipelineConfig, Size
 from latermq.errors import ConfigError
 from latermq.pipeline.spark import jars
 from latermq.pipeline.spark.session import session_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -49,3 +55,12 @@ def test_jars_that_are_missing_are_named_with_the_command_that_fetches_them(jar_
 
 def test_the_jars_match_the_packages_that_are_installed() -> None:
     assert "io.delta:delta-spark_4.2_2.13:4.4.0" in jars.PACKAGES.values()
+
+
+def test_a_session_of_this_process_is_found_from_every_thread(spark: "SparkSession") -> None:
+    """Otherwise a command would start another one and stop it afterwards, and with it the only Spark of the process."""
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(has_session()))
+    thread.start()
+    thread.join()
+    assert found == [True]
