@@ -83,8 +83,8 @@ def bound_head(code: int, fields: int) -> bytes:
 def may_be_bound(content: bytes) -> bool:
     """Whether what a signature of RocketMQ covers could be what a bound one covers.
 
-    No request of RocketMQ's clients begins like that. But whoever relays a bound request can cut its content into
-    fields whose values give it when they are joined, with other names and another code.
+    No request of RocketMQ's clients begins like that. But a process that relays a bound request can cut its content
+    into fields with other names, and another code, whose values give it when they are joined.
     """
     return content.startswith(_BOUND_START)
 
