@@ -230,6 +230,8 @@ class AccessRequests:
         if self._user(connection, command).name != INNER_USER or self._box is None:
             raise NoPermission("only LaterMQ's own processes may copy the users")
         if header.waitMillis > 0:
+            if connection not in self._copiers:
+                self._copiers_behind()  # drops those that are closed, even if users never change
             self._copiers[connection] = header.revision
             self._confirm()
         if (
