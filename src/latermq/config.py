@@ -109,6 +109,7 @@ class StoreConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint_after: Size = Size.parse("32MiB")  # growth of the log; about as much is read again after a crash
     segment: Size = Size.parse("1GiB")
     reserve_step: Size = Size.parse("64MiB")  # disk space is reserved in steps of this size, ahead of the writer
+    resident: Size = Size.parse("64MiB")  # newest part of the log kept in the process's memory; readers map the rest
     queue_file_entries: int = 300_000
     max_queues: int = 50_000  # queues of all topics that have received a message; at the limit no queue is created
     max_open_queues: int = 8_192  # queue files mapped at once; lowered to the open-file limit of the process

@@ -1,6 +1,7 @@
 """The CommitLog: all records in one sequence, appended once and never changed (docs/formats/commitlog.md)."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from mmap import mmap
 from threading import Lock
 
@@ -22,10 +23,12 @@ from latermq.message.record_fields import (
     born_host_bytes,
 )
 from latermq.store.files.disk import Disk, MappedFile
+from latermq.store.files.mapped_file import PAGE_BYTES
 from latermq.store.segments import Segments, segment_name, segment_starts
 
 FOLDER = "commitlog"
 _PREFETCH_BYTES = 4 << 20
+_FORGOTTEN_STEP_BYTES = 4 << 20
 _SCANNED_RECORDS = 10_000  # maximum per batch
 _SCANNED_BYTES = 4 << 20  # maximum per batch, unless a single record is longer
 Piece = bytes | bytearray | memoryview
@@ -44,6 +47,7 @@ class CommitLog:
         *,
         segment_bytes: int,
         reserve_step_bytes: int,
+        resident_bytes: int = 64 << 20,
         promised_end: int | None = None,
         on_low_space: Callable[[], None] = lambda: None,
     ) -> None:
@@ -54,6 +58,7 @@ class CommitLog:
         )
         self._segment_bytes = segment_bytes
         self._reserve_step_bytes = min(reserve_step_bytes, segment_bytes)
+        self._resident_bytes = resident_bytes
         self.start = self._segments.start
         self.end = self.start
         self.flushed = self.start
@@ -68,6 +73,8 @@ class CommitLog:
         self._on_low_space = on_low_space  # called when half of the space reserved in advance is used
         # The file whose pages were last faulted in, and the position up to which they were.
         self._prefetched: tuple[MappedFile | None, int] = (None, 0)
+        self._forgotten = self.start  # up to here the log's pages were given up
+        self._swept = 0  # number of the older segment whose pages were last given up
         self._scan_end = self.start
         # Flushes for waiting senders and for checkpoints come from different threads.
         self._flush_lock = Lock()
@@ -199,6 +206,30 @@ class CommitLog:
                 return
             file.prefetch(at, min(end, at + _PREFETCH_BYTES))
         self._prefetched = (file, max(start, end))
+
+    def forget_pages_behind(self) -> None:
+        """Give up the process's memory for what lies further behind the end than `resident_bytes`.
+
+        Readers map what they need again. Therefore it also covers one older segment, each in its turn. Does nothing
+        until the log has grown by a few MiB. Blocks; may run concurrently with the writer, in one thread.
+        """
+        size = self._segment_bytes
+        upto = max(self.start, self.end - self._resident_bytes)
+        if upto - self._forgotten < min(_FORGOTTEN_STEP_BYTES, size):
+            return
+        newest, oldest = upto // size, self.start // size
+        for number in range(max(self._forgotten, self.start) // size, newest + 1):
+            self._forget(number, max(0, self._forgotten - number * size), min(size, upto - number * size))
+        self._forgotten = upto
+        if oldest < newest:
+            self._swept = self._swept + 1 if oldest <= self._swept < newest - 1 else oldest
+            self._forget(self._swept, 0, size)
+
+    def _forget(self, number: int, start: int, upto: int) -> None:
+        # Retention may have dropped the segment, and a new log has none.
+        with suppress(KeyError):
+            file = self._segments.file_at(number * self._segment_bytes)
+            file.forget_pages(start // PAGE_BYTES * PAGE_BYTES, upto)
 
     def flush(self) -> int:
         """Sync everything written so far and return the new F. Blocks; may run concurrently with the writer."""
@@ -370,6 +401,7 @@ class CommitLog:
         self.limit = 0
         self.start = segments.start
         self.end = end
+        self._forgotten = end
         self.flushed = min(flushed, end)
         assert self.start <= self.flushed, f"F is within the log: {self.start} <= {self.flushed} <= {self.end}"
 

@@ -76,6 +76,7 @@ class MessageStore:
             disk,
             segment_bytes=config.segment,
             reserve_step_bytes=config.reserve_step,
+            resident_bytes=config.resident,
             promised_end=checkpoint.log_offset if checkpoint else None,
             on_low_space=on_low_space,
         )
@@ -180,7 +181,9 @@ class MessageStore:
         # anyway.
         with suppress(StoreError):
             self.log.prepare_ahead()
-        return self.log.flush()
+        flushed = self.log.flush()
+        self.log.forget_pages_behind()
+        return flushed
 
     def prepare_ahead(self) -> None:
         """Reserve disk space and memory for the next writes. Blocks; may run concurrently with the writer."""

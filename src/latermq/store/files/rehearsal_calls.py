@@ -249,6 +249,9 @@ class RehearsalCalls:
         self._mapped[id(file.map)] = file
         return file.map
 
+    def forget_pages(self, mapped: mmap.mmap, at: int, size: int) -> None:
+        """Do nothing: changes are only in this memory, not in the file."""
+
     def unmap(self, mapped: mmap.mmap) -> None:
         file = self._mapped.pop(id(mapped), None)
         if file is not None:

@@ -215,6 +215,9 @@ class SimulatedCalls:
         """Unmap the file. Its content stays."""
         self._maps[id(mapped)] -= 1
 
+    def forget_pages(self, mapped: mmap.mmap, at: int, size: int) -> None:
+        """Do nothing: the content is only in this memory."""
+
     # Names
 
     def _need(self, path: str) -> Node:

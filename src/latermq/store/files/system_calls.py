@@ -73,6 +73,9 @@ class Calls(Protocol):
 
     def unmap(self, mapped: mmap.mmap) -> None: ...
 
+    def forget_pages(self, mapped: mmap.mmap, at: int, size: int) -> None:
+        """Give up the process's memory for these bytes. The content stays; the next use maps it again."""
+
     def file_size(self, path: str) -> int: ...
 
     def is_folder(self, path: str) -> bool:
@@ -198,6 +201,9 @@ class SystemCalls:
 
     def unmap(self, mapped: mmap.mmap) -> None:
         mapped.close()
+
+    def forget_pages(self, mapped: mmap.mmap, at: int, size: int) -> None:
+        mapped.madvise(mmap.MADV_DONTNEED, at, size)
 
     def file_size(self, path: str) -> int:
         return os.stat(self._text_at(path)).st_size  # noqa: PTH116, see `_prefix`
