@@ -35,7 +35,7 @@ class Sizes:
     attack_s: float = 10.0
     calm_s: float = 5.0
     # gRPC and POP
-    grpc_warm_s: float = 20.0
+    grpc_warm_s: float = 40.0
     grpc_s: float = 5.0
     grpc_messages: int = 50_000
     grpc_delayed: int = 5_000

@@ -49,7 +49,7 @@ def full_path(data: bytes) -> SentMessage | None:
 
 def assert_same(data: bytes) -> bool:
     """Compare the two, and return whether the short path accepted the request."""
-    found = plain_message(data, MAX_BODY_BYTES)
+    found = plain_message(data, LIMITS)
     if found is not None:
         assert found == full_path(data)
     return found is not None
@@ -64,6 +64,11 @@ def assert_same(data: bytes) -> bool:
         {"body_encoding": None, "message_type": None},
         {"born_host": "häst 1"},
         {"message_id": "a message id of another client"},
+        {"queue_id": 7},
+        {"tag": "paid", "keys": ["order 7"]},
+        {"keys": ["a", "b", "c"]},
+        {"delivery_timestamp": {"seconds": 1_900_000_000, "nanos": 5_000_000}, "message_type": pb.DELAY},
+        {"tag": "t", "delivery_timestamp": {"seconds": 1_900_000_000}, "message_type": pb.DELAY, "queue_id": 1},
     ],
 )
 def test_usual_requests_are_accepted(size: int, system: dict[str, Any]) -> None:
@@ -73,8 +78,20 @@ def test_usual_requests_are_accepted(size: int, system: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "system",
     [
-        {"tag": "a"},
-        {"keys": ["k"]},
+        {"tag": "a|b"},
+        {"tag": " "},
+        {"tag": "\x7f"},
+        {"tag": ""},
+        {"tag": "t" * 128},
+        {"keys": [""]},
+        {"keys": ["k", " "]},
+        {"keys": ["k"] * 4_097},
+        {"keys": ["k" * 100] * 45},
+        {"queue_id": 128},
+        {"queue_id": -1},
+        {"delivery_timestamp": {"seconds": -1}},
+        {"delivery_timestamp": {"nanos": -1}},
+        {"delivery_timestamp": {}},
         {"message_group": "g"},
         {"message_type": pb.FIFO},
         {"message_type": pb.PRIORITY, "priority": 1},
@@ -109,8 +126,11 @@ def test_no_message_and_two_messages_are_left_to_the_full_path() -> None:
     assert not assert_same(request_of() + request_of())
 
 
-def test_every_truncation_and_every_change_of_a_byte_agrees_with_the_full_path() -> None:
-    data = request_of(b"body")
+@pytest.mark.parametrize("system", [{}, {
+    "tag": "t", "keys": ["k", "l"], "delivery_timestamp": {"seconds": 1_900_000_000, "nanos": 7_000_000}, "queue_id": 1,
+}])  # fmt: skip
+def test_every_truncation_and_every_change_of_a_byte_agrees_with_the_full_path(system: dict[str, Any]) -> None:
+    data = request_of(b"body", **system)
     for at in range(len(data)):
         assert_same(data[:at])
         assert_same(data[:at] + data[at + 1 :])
@@ -132,7 +152,7 @@ systems = st.fixed_dictionaries(
         "born_timestamp": times,
         "born_host": texts,
         "store_host": texts,
-        "queue_id": st.integers(0, 9),
+        "queue_id": st.integers(-1, 200),
         "tag": texts,
         "keys": st.lists(texts, max_size=2),
         "message_group": texts,

@@ -83,7 +83,6 @@ class SendCalls:
             message_group_bytes=proxy.max_message_group,
             recovery_s=proxy.max_recovery // 1000,
         )
-        self._max_body_bytes = self._limits.body_bytes
         self._max_messages = proxy.max_send_messages
         self._default_queues = config.broker.default_queues
         self._max_targets = config.proxy.max_routes
@@ -153,7 +152,7 @@ class SendCalls:
 
     def _send_plain(self, exchange: Exchange, data: bytes) -> bool:
         """Send the message of a usual request to a topic that was used before."""
-        one = plain_message(data, self._max_body_bytes)
+        one = plain_message(data, self._limits)
         if one is None:
             return False
         info, target = self._topics.cached(one.topic), self._targets.get(one.topic)
