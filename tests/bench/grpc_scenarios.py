@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tests.bench.grpc_load import TOGETHER, GrpcLoad
 from tests.bench.load import Figures, cpu_s_of
-from tests.bench.proxies import APACHE_LOCAL, ProxyContender
+from tests.bench.proxies import APACHE_LOCAL, ProxyContender, alone
 from tests.bench.scenarios import Row, in_turn, print_line, print_row
 from tests.bench.sizes import Sizes
 
@@ -92,12 +92,13 @@ class GrpcSideBySide:
     def _send(self, scenario: str, load: GrpcLoad, tls: bool) -> Iterator[Row]:
         self._warm()
         if load is not self._load or tls:
-            # In rounds: the client, too, compiles its code, and must be as fast for the first contender as for the last.
+            # In rounds: the client compiles its code, too, and must be as fast for the first contender as for the last.
             for _ in range(_CLIENT_ROUNDS):
                 for contender in self._contenders:
                     load.send(contender, SEND_TOPIC, min(_WARM_ROUND_S, self._sizes.grpc_warm_s), tls)
         for repeat, contender in in_turn(self._contenders, self._sizes.repeats):
-            figures = load.send(contender, SEND_TOPIC, self._sizes.grpc_s, tls)
+            with alone(contender, self._contenders):
+                figures = load.send(contender, SEND_TOPIC, self._sizes.grpc_s, tls)
             yield print_row(Row(scenario, contender.name, repeat, figures))
 
     def _receive(self, scenario: str, load: GrpcLoad, tls: bool) -> Iterator[Row]:
@@ -121,8 +122,10 @@ class GrpcSideBySide:
         self, contender: ProxyContender, load: GrpcLoad, topic: str, tls: bool, later: "Sequence[DeferredWork]"
     ) -> Figures:
         """Fill a new topic and drain it with a new group."""
-        (own,) = (work for work in later if work.contender is contender)
-        with own.excluded():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(alone(contender, self._contenders))
+            for work in later:  # the others are stopped meanwhile
+                stack.enter_context(work.excluded())
             self._load.prepare(contender, topic, topic)
             self._load.fill(contender, topic, self._sizes.grpc_messages)
             return load.receive(contender, topic, topic, self._sizes.grpc_messages, tls)

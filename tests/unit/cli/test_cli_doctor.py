@@ -105,6 +105,20 @@ def test_a_server_that_other_machines_can_reach_is_a_warning(host: str, status: 
     assert checks.check_network(host, AccessConfig(enabled=True)).status == "ok"
 
 
+@pytest.mark.parametrize(
+    ("prefix", "options", "status"),
+    [
+        ("/usr", "", "ok"),
+        ("/opt/python", "'--enable-shared' '--enable-optimizations'", "ok"),
+        ("/opt/python", "'--enable-shared'", "warn"),
+    ],
+)
+def test_a_python_without_optimisation_is_a_warning(prefix: str, options: str, status: str) -> None:
+    check = checks.check_python(prefix, options)
+    assert check.status == status
+    assert ("a tenth less CPU time" in check.advice) == (status == "warn")
+
+
 def test_disk_space_can_be_reserved_and_nothing_is_left_behind(tmp_path: Path) -> None:
     assert checks.check_fallocate(tmp_path / "not" / "there").status in ("ok", "warn")
     assert list(tmp_path.iterdir()) == []

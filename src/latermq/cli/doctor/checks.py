@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from pathlib import Path
@@ -37,10 +38,14 @@ class Check(msgspec.Struct, frozen=True):
     advice: str = ""
 
 
-def check_python() -> Check:
+def check_python(prefix: str = sys.base_prefix, options: str = sysconfig.get_config_var("CONFIG_ARGS") or "") -> Check:
+    """Check the version of Python, and how it was built: distributions have optimised builds of their own."""
     details = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < PYTHON_MIN:
         return Check("Python", "fail", details, f"Install Python {'.'.join(map(str, PYTHON_MIN))} or newer")
+    if prefix != "/usr" and "--enable-optimizations" not in options:
+        advice = "The Python of the distribution, or of uv, takes a tenth less CPU time"
+        return Check("Python", "warn", f"{details}, built without --enable-optimizations", advice)
     return Check("Python", "ok", details)
 
 
