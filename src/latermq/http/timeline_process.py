@@ -19,6 +19,7 @@ from latermq.pipeline.timeline.far_reads import LENGTH, MAX_FRAME_BYTES, Reply, 
 from latermq.processes import describe_exit, end_worker, start_worker
 
 WATCH_EVERY_S = 0.1  # its memory
+KEPT_SHARE = 8  # this part of its memory may be counts that it keeps for the next reads
 _KEPT_BYTES = 1 << 12  # of its other output, for the log
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -51,7 +52,9 @@ class TimelineProcess:
         self._starts = 0
 
     def command(self) -> Sequence[str]:
-        return [sys.executable, "-m", "latermq.pipeline.timeline.read_process", str(os.getpid())]
+        kept_bytes = self._config.timeline_memory // KEPT_SHARE
+        module = "latermq.pipeline.timeline.read_process"
+        return [sys.executable, "-m", module, str(os.getpid()), str(kept_bytes)]
 
     def statistics(self) -> dict[str, int]:
         """Reads that wait or run, starts of the process, and its memory."""

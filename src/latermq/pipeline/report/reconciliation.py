@@ -4,7 +4,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from latermq.pipeline.report.report_plots import OTHERS
-from latermq.pipeline.timeline.takers import RENEWAL, TAKER, TIMER, name
+from latermq.pipeline.timeline.data_files import TAKER, TIMER
+from latermq.pipeline.timeline.takers import RENEWAL, name
 from latermq.pipeline.windows.survivors import ENTRY, IDENTITY
 
 DELIVERED, DEAD_LETTER, CANCELLED, MOVED = "delivered", "dead letter", "cancelled", "moved"

@@ -19,8 +19,9 @@ from latermq.pipeline.report.health import BrokerHealth, broker_health
 from latermq.pipeline.report.report_page import render_page
 from latermq.pipeline.report.report_plots import MAX_SERIES
 from latermq.pipeline.spark.spark_failures import spark_errors
+from latermq.pipeline.timeline.data_files import TIMER
 from latermq.pipeline.timeline.root import REPORT_NAME, Root, file_errors, open_root, write_file
-from latermq.pipeline.timeline.takers import TIMER, in_layout_2
+from latermq.pipeline.timeline.takers import in_layout_2
 from latermq.pipeline.timeline.timeline import SCHEMA
 from latermq.pipeline.windows import survivors
 from latermq.pipeline.windows.survivors import ENTRY

@@ -16,11 +16,12 @@ from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.spark.spark_failures import spark_errors
 from latermq.pipeline.timeline.archive import archive_old_rows, forget_archived
 from latermq.pipeline.timeline.clustering import cluster, newest_version, rewrite_each
+from latermq.pipeline.timeline.data_files import TIMER
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.rewrite_plan import DEFAULT_LIMITS, RewriteLimits, groups_to_sort
 from latermq.pipeline.timeline.root import REPORT_NAME, Root, file_errors
 from latermq.pipeline.timeline.table_sync import TableSync, TableSyncs
-from latermq.pipeline.timeline.takers import TIMER, is_unplaced, placed
+from latermq.pipeline.timeline.takers import is_unplaced, placed
 from latermq.pipeline.timeline.timeline import SCHEMA
 from latermq.pipeline.windows.attempts import remove_finished_windows
 from latermq.pipeline.windows.survivors import MAX_BROADCAST_ROWS

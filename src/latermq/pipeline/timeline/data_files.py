@@ -7,6 +7,7 @@ from deltalake import DeltaTable
 
 # A file with this prefix holds rows of one store, sorted by due time and entry. Ingest appends files of any order.
 SORTED_PREFIX = "sorted-"
+TIMER, TAKER = 0, 1  # values of the column `taker`
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class DataFile:
     last_ms: int | None
     last_entry: int | None
     unplaced: int  # rows without a due time
+    first_entry: int | None = None
+    has_takers: bool = True  # also if that is unknown
 
     @property
     def is_sorted(self) -> bool:
@@ -48,4 +51,6 @@ def _data_file(row: dict[str, object]) -> DataFile:
         last_ms=number("max.due_ms"),
         last_entry=number("max.entry_offset"),
         unplaced=number("null_count.due_ms") or 0,
+        first_entry=number("min.entry_offset"),
+        has_takers=number("max.taker") != TIMER,
     )

@@ -12,10 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from latermq.pipeline.spark.spark_failures import spark_errors
+from latermq.pipeline.timeline.data_files import TIMER
 from latermq.pipeline.timeline.local_timeline import SCHEMA_VERSION, SCHEMA_VERSION_PROPERTY, open_local_timeline
 from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.table_sync import TableSyncs
-from latermq.pipeline.timeline.takers import TIMER, in_layout_2, is_unplaced, placed
+from latermq.pipeline.timeline.takers import in_layout_2, is_unplaced, placed
 from latermq.pipeline.timeline.timeline import ARCHIVE_PROPERTIES, ARCHIVE_SCHEMA, CLUSTERED_BY, PROPERTIES, SCHEMA
 
 _log = logging.getLogger("latermq.pipeline")

@@ -1,18 +1,21 @@
 """Numbers of far timers by due time without a JVM: those of the timeline that no taker ends."""
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from latermq.arrays import Ints
-from latermq.pipeline.timeline.far_reads import Spans
+from latermq.pipeline.timeline.data_files import DataFile, data_files
+from latermq.pipeline.timeline.delta_reads import delta_reads
+from latermq.pipeline.timeline.far_reads import MAX_DUE_MS, Spans
 from latermq.pipeline.timeline.local_timeline import LocalTimeline, open_local_timeline
 from latermq.pipeline.timeline.root import open_root
+from latermq.pipeline.timeline.second_counts import SECOND_MS, KeptCounts, SecondCounts, counts_of
 
 _FAR = "{of_stores} AND due_ms BETWEEN {first_ms} AND {last_ms} AND record IS NOT NULL"
-# Nothing but due times is read: 10 million in about two seconds.
 _PLAIN = f"SELECT due_ms FROM timeline WHERE {_FAR}"
 _NAME = "CASE WHEN kind = 'cancel' THEN unique_key ELSE topic || '+' || unique_key END"
 _ENDED = f"""
@@ -39,60 +42,198 @@ WHERE {of_stores} AND taker = 1 AND due_ms BETWEEN {first_ms} AND {last_ms}
 """
 HOUR_MS, _SECONDS = 3_600_000, 3_600
 MAX_HOURS = 90_000  # that are searched for busy seconds: ten years
-_BUSY_HOURS = 200  # whose seconds are counted
+_BUSY_HOURS = 1_000  # whose seconds are counted
 
 
-def count_far_timers(root_uri: str, store_ids: Sequence[str], spans: Spans) -> Ints:
-    """Return how many far timers of these stores are due in each span."""
-    counts = np.zeros(spans.spans, np.int64)
-    for dues, sign in _dues(root_uri, store_ids, spans.first_ms, spans.end_ms - 1):
-        counts += sign * np.bincount(spans.numbers(dues), minlength=spans.spans)
-    return counts
+class _Ended(NamedTuple):
+    """The timers that takers end, from a second on, and the files that say so."""
+
+    root: str
+    store_ids: frozenset[str]
+    files: frozenset[str]
+    first_s: int
+    counts: SecondCounts
 
 
-def busiest_far_seconds(
-    root_uri: str, store_ids: Sequence[str], first_ms: int, last_ms: int, limit: int
-) -> list[tuple[int, int]]:
-    """Return the seconds with the most far timers, and how many they have, the heaviest first.
+class PendingCounts:
+    """Counts far timers. What it keeps of files and of takers is bounded, and saves most of the next read."""
 
-    They are searched for in the hours with the most timers.
+    def __init__(self, max_bytes: int) -> None:
+        self._max_ended_bytes = max_bytes // 2
+        self._kept = KeptCounts(max_bytes // 2)
+        self._ended: _Ended | None = None
+
+    def statistics(self) -> dict[str, int]:
+        """Files whose counts are kept, and the size of all counts."""
+        found = self._kept.statistics()
+        return {**found, "bytes": found["bytes"] + (self._ended.counts.size_bytes if self._ended is not None else 0)}
+
+    def by_span(self, root_uri: str, store_ids: Sequence[str], spans: Spans) -> Ints:
+        """Return how many far timers of these stores are due in each span."""
+        counts = np.zeros(spans.spans, np.int64)
+        are_seconds = spans.start_ms % SECOND_MS == 0 and spans.length_ms % SECOND_MS == 0
+        timeline = _open(root_uri, store_ids, spans.first_ms, spans.end_ms - 1)
+        if timeline is None:
+            return counts
+        if are_seconds:
+            found = self._by_second(timeline, store_ids, spans.first_ms, spans.end_ms - 1)
+        else:
+            found = _by_due(timeline, store_ids, spans.first_ms, spans.end_ms - 1)
+        for dues, timers in found:
+            counts += np.bincount(spans.numbers(dues), timers, spans.spans).astype(np.int64)
+        return counts
+
+    def busiest_seconds(
+        self, root_uri: str, store_ids: Sequence[str], first_ms: int, last_ms: int, limit: int
+    ) -> list[tuple[int, int]]:
+        """Return the seconds with the most far timers, and how many they have, the heaviest first.
+
+        They are searched for in the hours that may have the heaviest ones.
+        """
+        start_ms = first_ms // HOUR_MS * HOUR_MS
+        hours = Spans(first_ms, start_ms, HOUR_MS, min(MAX_HOURS, (last_ms - start_ms) // HOUR_MS + 1))
+        last_ms = min(last_ms, hours.end_ms - 1)
+        timeline = _open(root_uri, store_ids, first_ms, last_ms)
+        if timeline is None:
+            return []
+        bounds = np.zeros(hours.spans, np.int64)
+        for dues, timers in self._by_second(timeline, store_ids, first_ms, last_ms):
+            if len(dues):
+                hour = hours.numbers(dues)
+                first, last = int(hour.min()), int(hour.max())
+                heaviest = np.zeros(last + 1 - first, np.int64)  # of one file, which may share a second with others
+                np.maximum.at(heaviest, hour - first, timers)
+                bounds[first : last + 1] += heaviest
+        busy = np.argsort(-bounds, kind="stable")[:_BUSY_HOURS]
+        busy = busy[bounds[busy] > 0]
+        place = np.full(hours.spans, -1, np.int64)
+        place[busy] = np.arange(len(busy))
+        counts = np.zeros(len(busy) * _SECONDS, np.int64)
+        for dues, timers in self._by_second(timeline, store_ids, first_ms, last_ms) if len(busy) else ():
+            hour = place[hours.numbers(dues)]
+            inside = hour >= 0
+            second = (dues[inside] - start_ms) % HOUR_MS // SECOND_MS
+            np.add.at(counts, hour[inside] * _SECONDS + second, timers[inside])
+        best = np.argsort(-counts, kind="stable")[:limit]
+        found = [
+            (start_ms + int(busy[at // _SECONDS]) * HOUR_MS + at % _SECONDS * SECOND_MS, int(counts[at]))
+            for at in best.tolist()
+            if counts[at] > 0
+        ]
+        return sorted(found, key=lambda one: (-one[1], one[0]))
+
+    def _by_second(
+        self, timeline: LocalTimeline, store_ids: Sequence[str], first_ms: int, last_ms: int
+    ) -> Iterator[tuple[Ints, Ints]]:
+        """Yield due times and how many timers are due then. Whole seconds stand for all of their milliseconds.
+
+        Counts below 0 are of timers that are ended. The milliseconds of the first and the last second are only looked
+        at if the span does not have all of them and they have timers.
+        """
+        first_s, end_s = -(-first_ms // SECOND_MS), (last_ms + 1) // SECOND_MS
+        edges = [
+            (low_ms, high_ms)
+            for low_ms, high_ms in (
+                (first_ms, min(first_s * SECOND_MS - 1, last_ms)),
+                (max(end_s * SECOND_MS, first_ms), last_ms),
+            )
+            if low_ms <= high_ms
+        ]
+        files = self._files_of(timeline, store_ids)
+        has_timers = False
+        for counts in self._counts_of_files(timeline, files, store_ids, first_ms, last_ms):
+            has_timers |= any(len(counts.between(low // SECOND_MS, low // SECOND_MS + 1)[0]) for low, _ in edges)
+            seconds, timers = counts.between(first_s, end_s)
+            yield seconds * SECOND_MS, timers
+        if first_s < end_s:
+            seconds, timers = self._ended_counts(timeline, files, store_ids, first_s).between(first_s, end_s)
+            yield seconds * SECOND_MS, -timers
+        for low_ms, high_ms in dict.fromkeys(edges) if has_timers else ():
+            yield from _by_due(timeline, store_ids, low_ms, high_ms)
+
+    def _files_of(self, timeline: LocalTimeline, store_ids: Sequence[str]) -> list[DataFile]:
+        """Return the files that may have timers of these stores, and forget what is kept of files that are gone."""
+        root = timeline.root
+        with delta_reads(root, root.timeline):
+            files = data_files(timeline.table)
+        self._kept.forget_others(root, files)
+        return [file for file in files if file.store_id is None or file.store_id in store_ids]
+
+    def _counts_of_files(
+        self,
+        timeline: LocalTimeline,
+        files: Sequence[DataFile],
+        store_ids: Sequence[str],
+        first_ms: int,
+        last_ms: int,
+    ) -> Iterator[SecondCounts]:
+        """Yield the counts of the files that may have timers of a span."""
+        root = timeline.root
+        with delta_reads(root, root.timeline):
+            for file in files:
+                if (file.from_ms is None or file.from_ms <= last_ms) and (
+                    file.last_ms is None or file.last_ms >= first_ms
+                ):
+                    found = self._kept.of(root, file)
+                    yield from (counts for store_id, counts in found.items() if store_id in store_ids)
+
+    def _ended_counts(
+        self, timeline: LocalTimeline, files: Sequence[DataFile], store_ids: Sequence[str], first_s: int
+    ) -> SecondCounts:
+        """Return the timers that are ended, at least those from a second on."""
+        key = timeline.root.uri, frozenset(store_ids), _files_with_ends(files)
+        if (known := self._ended) is not None and known[:3] == key and known.first_s <= first_s:
+            return known.counts
+        fields = _fields(store_ids, first_s * SECOND_MS, MAX_DUE_MS)
+        counts = counts_of(batch.column(0).to_numpy() // SECOND_MS for batch in _ended(timeline, fields))
+        self._ended = _Ended(*key, first_s, counts) if counts.size_bytes <= self._max_ended_bytes else None
+        return counts
+
+
+def _files_with_ends(files: Sequence[DataFile]) -> frozenset[str]:
+    """Return the files that decide which timers are ended: those with takers, and with entries before these.
+
+    Takers end earlier entries only. So as long as ingest adds nothing but timers, the answer stays the same.
     """
-    start_ms = first_ms // HOUR_MS * HOUR_MS
-    hours = Spans(first_ms, start_ms, HOUR_MS, min(MAX_HOURS, (last_ms - start_ms) // HOUR_MS + 1))
-    last_ms = min(last_ms, hours.end_ms - 1)
-    by_hour = count_far_timers(root_uri, store_ids, hours)
-    busy = np.argsort(-by_hour, kind="stable")[:_BUSY_HOURS]
-    busy = busy[by_hour[busy] > 0]
-    place = np.full(hours.spans, -1, np.int64)
-    place[busy] = np.arange(len(busy))
-    counts = np.zeros(len(busy) * _SECONDS, np.int64)
-    for dues, sign in _dues(root_uri, store_ids, first_ms, last_ms) if len(busy) else ():
-        hour = place[hours.numbers(dues)]
-        inside = hour >= 0
-        second = (dues[inside] - start_ms) % HOUR_MS // 1_000
-        counts += sign * np.bincount(hour[inside] * _SECONDS + second, minlength=len(counts))
-    best = np.argsort(-counts, kind="stable")[:limit]
-    found = [
-        (start_ms + int(busy[at // _SECONDS]) * HOUR_MS + at % _SECONDS * 1_000, int(counts[at]))
-        for at in best.tolist()
-        if counts[at] > 0
-    ]
-    return sorted(found, key=lambda one: (-one[1], one[0]))
+    last_takers: dict[str | None, float] = {}  # None: of any store
+    for file in files:
+        if file.has_takers:
+            last = math.inf if file.last_entry is None else file.last_entry
+            last_takers[file.store_id] = max(last, last_takers.get(file.store_id, last))
+
+    def may_be_ended(file: DataFile) -> bool:
+        stores = last_takers if file.store_id is None else (file.store_id, None)
+        last = max((last_takers[store] for store in stores if store in last_takers), default=-math.inf)
+        return (file.first_entry if file.first_entry is not None else -math.inf) < last
+
+    return frozenset(file.path for file in files if file.has_takers or may_be_ended(file))
 
 
-def _dues(
-    root_uri: str, store_ids: Sequence[str], first_ms: int, last_ms: int
-) -> Iterator[tuple[Ints, Literal[1, -1]]]:
-    """Yield the due times of all far timers, and of those that are ended, to be subtracted."""
+def _open(root_uri: str, store_ids: Sequence[str], first_ms: int, last_ms: int) -> LocalTimeline | None:
+    """Open a timeline; None if it cannot have any of these timers."""
     timeline = open_local_timeline(open_root(root_uri), "")
     if timeline is None or timeline.layout == 1 or not store_ids or first_ms > last_ms:
-        return
+        return None
+    return timeline
+
+
+def _fields(store_ids: Sequence[str], first_ms: int, last_ms: int) -> dict[str, Any]:
     stores = ", ".join("'" + store_id.replace("'", "''") + "'" for store_id in store_ids)
-    fields = {"of_stores": f"store_id IN ({stores})", "first_ms": first_ms, "last_ms": last_ms}
-    for batch in timeline.query(_PLAIN.format(**fields)):
-        yield batch.column(0).to_numpy(), 1
-    for batch in _ended(timeline, fields):
-        yield batch.column(0).to_numpy(), -1
+    return {"of_stores": f"store_id IN ({stores})", "first_ms": first_ms, "last_ms": last_ms}
+
+
+def _by_due(
+    timeline: LocalTimeline, store_ids: Sequence[str], first_ms: int, last_ms: int
+) -> Iterator[tuple[Ints, Ints]]:
+    """Yield the due times of far timers and of those that are ended, with 1 and -1."""
+    fields = _fields(store_ids, first_ms, last_ms)
+    parts: tuple[tuple[Iterator[pa.RecordBatch], Literal[1, -1]], ...] = (
+        (timeline.query(_PLAIN.format(**fields)), 1),
+        (_ended(timeline, fields), -1),
+    )
+    for batches, sign in parts:
+        for batch in batches:
+            yield batch.column(0).to_numpy(), np.full(batch.num_rows, sign, np.int64)
 
 
 def _ended(timeline: LocalTimeline, fields: dict[str, Any]) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ parent dies. Each request and each answer is its length in 4 bytes and MessagePa
 import os
 import sys
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -23,6 +23,9 @@ from latermq.pipeline.timeline.far_reads import (
 )
 from latermq.processes import die_with_parent
 
+if TYPE_CHECKING:
+    from latermq.pipeline.timeline.pending_counts import PendingCounts
+
 NICE = 5  # deliveries have priority, but a person waits
 _FIRST_VICTIM = "1000"  # of the kernel when memory runs out, rather than a broker
 _MAX_REASON_CHARS = 1_000
@@ -31,56 +34,67 @@ _decode = msgspec.msgpack.Decoder(Request).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def answer_of(request: Request) -> Any:
-    """Read the timeline. The modules that do it are loaded with the first request that needs them."""
-    if isinstance(request, ReadPage):
-        from latermq.pipeline.timeline.pending_page import read_far_timers
+class TimelineReader:
+    """Answers requests. What it keeps of the timeline for the next ones is bounded."""
 
-        return read_far_timers(request.root, request.store_ids, request.span, request.after, request.limit)
-    if isinstance(request, CountTimers):
-        from latermq.pipeline.timeline.pending_counts import count_far_timers
+    def __init__(self, kept_bytes: int) -> None:
+        self._kept_bytes = kept_bytes
+        self._counts: PendingCounts | None = None
 
-        counts = count_far_timers(request.root, request.store_ids, request.spans)
-        return {int(number): int(counts[number]) for number in counts.nonzero()[0]}
-    if isinstance(request, FindBusiest):
-        from latermq.pipeline.timeline.pending_counts import busiest_far_seconds
+    def answer_of(self, request: Request) -> Any:
+        """Read the timeline. The modules that do it are loaded with the first request that needs them."""
+        if isinstance(request, ReadPage):
+            from latermq.pipeline.timeline.pending_page import read_far_timers
 
-        return busiest_far_seconds(request.root, request.store_ids, request.first_ms, request.last_ms, request.limit)
-    assert isinstance(request, ListCommits)
-    from latermq.pipeline.timeline.commits import last_commits
+            return read_far_timers(request.root, request.store_ids, request.span, request.after, request.limit)
+        if isinstance(request, CountTimers):
+            counts = self._pending_counts().by_span(request.root, request.store_ids, request.spans)
+            return {int(number): int(counts[number]) for number in counts.nonzero()[0]}
+        if isinstance(request, FindBusiest):
+            return self._pending_counts().busiest_seconds(
+                request.root, request.store_ids, request.first_ms, request.last_ms, request.limit
+            )
+        assert isinstance(request, ListCommits)
+        from latermq.pipeline.timeline.commits import last_commits
 
-    return last_commits(request.root, request.limit)
+        return last_commits(request.root, request.limit)
 
+    def _pending_counts(self) -> "PendingCounts":
+        from latermq.pipeline.timeline.pending_counts import PendingCounts
 
-def reply_to(request: Request) -> Reply:
-    """Answer a request. A failed one must not end the process."""
-    try:
-        return Reply(msgspec.Raw(_encode(answer_of(request))))
-    except ImportError:
-        return Reply(lacks_packages=True)
-    except LaterMQError as error:
-        return Reply(error=error.message, hint=error.hint)
-    # A defect that one read triggers must not cost the others a new process.
-    except Exception as error:
-        return Reply(error=f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARS])
+        if self._counts is None:
+            self._counts = PendingCounts(self._kept_bytes)
+        return self._counts
 
+    def reply_to(self, request: Request) -> Reply:
+        """Answer a request. A failed one must not end the process."""
+        try:
+            return Reply(msgspec.Raw(_encode(self.answer_of(request))))
+        except ImportError:
+            return Reply(lacks_packages=True)
+        except LaterMQError as error:
+            return Reply(error=error.message, hint=error.hint)
+        # A defect that one read triggers must not cost the others a new process.
+        except Exception as error:
+            return Reply(error=f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARS])
 
-def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer requests until there are no more."""
-    while len(head := requests.read(LENGTH.size)) == LENGTH.size:
-        reply = _encode(reply_to(_decode(requests.read(LENGTH.unpack(head)[0]))))
-        replies.write(LENGTH.pack(len(reply)) + reply)
-        replies.flush()
+    def serve(self, requests: BinaryIO, replies: BinaryIO) -> None:
+        """Answer requests until there are no more."""
+        while len(head := requests.read(LENGTH.size)) == LENGTH.size:
+            reply = _encode(self.reply_to(_decode(requests.read(LENGTH.unpack(head)[0]))))
+            replies.write(LENGTH.pack(len(reply)) + reply)
+            replies.flush()
 
 
 def main() -> int:
-    """Serve the parent process, whose id is the argument."""
-    die_with_parent(int(sys.argv[1]))
+    """Serve the parent process. The arguments are its id, and how many bytes of counts are kept."""
+    parent_pid, kept_bytes = map(int, sys.argv[1:])
+    die_with_parent(parent_pid)
     os.nice(NICE)
     Path("/proc/self/oom_score_adj").write_text(_FIRST_VICTIM)
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print
-    serve(sys.stdin.buffer, replies)
+    TimelineReader(kept_bytes).serve(sys.stdin.buffer, replies)
     return 0
 
 

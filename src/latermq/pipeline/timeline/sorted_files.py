@@ -44,6 +44,8 @@ GROUP_ROWS = 20_000
 GROUP_BYTES = 8 << 20
 _REPEATED = ["store_id", "kind", "topic", "tags", "taker"]  # columns with few values
 _WITH_STATISTICS = ["store_id", "due_ms", "due", "taker", "topic", "entry_offset", "timer_id"]
+# In the files alone. Far timers are the rows with a record, and can be counted without reading the records.
+_WITH_NULL_COUNTS = [*_WITH_STATISTICS, "record"]
 _UNPLACED = np.iinfo(np.int64).min  # sorts rows without a due time before all others
 
 
@@ -234,7 +236,7 @@ def write_run(root: Root, tables: Iterable[pa.Table], file_bytes: int) -> Iterat
                 compression="zstd",
                 compression_level=1,
                 use_dictionary=_REPEATED,
-                write_statistics=_WITH_STATISTICS,
+                write_statistics=_WITH_NULL_COUNTS,
                 write_page_index=True,
             ) as writer,
         ):

@@ -8,7 +8,8 @@ unknown, it becomes one *unplaced* taker, without a due time. Transforms without
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-TIMER, TAKER = 0, 1  # values of the column `taker`
+from latermq.pipeline.timeline.data_files import TAKER, TIMER
+
 RENEWAL = "renewal"
 
 

@@ -17,7 +17,8 @@ from pyspark.sql import functions as F
 
 from latermq.handover.window import Window
 from latermq.model.pipeline_state import PipelineState
-from latermq.pipeline.timeline.takers import RENEWAL, TAKER, TIMER, is_unplaced, name
+from latermq.pipeline.timeline.data_files import TAKER, TIMER
+from latermq.pipeline.timeline.takers import RENEWAL, is_unplaced, name
 from latermq.pipeline.windows.attempts import KEY, SCHEMA
 
 ENTRY = ("store_id", "entry_offset")
