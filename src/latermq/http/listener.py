@@ -109,25 +109,24 @@ def _is_ambiguous(scope: Scope) -> bool:
     return {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope.get("headers", ())}
 
 
-async def _ambiguous_body(scope: Scope, receive: Receive, send: Send) -> None:
-    error = HttpError(
-        HTTPStatus.BAD_REQUEST,
-        "the request has both Content-Length and Transfer-Encoding",
-        hint="Send one of them",
-        headers={"Connection": "close"},
-    )
-    await problem_response(error)(scope, receive, send)
+def _refusal(status: HTTPStatus, message: str, hint: str) -> ASGIApp:
+    """Answers any request with an error, and closes its connection."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        error = HttpError(status, message, hint=hint, headers={"Connection": "close"})
+        await problem_response(error)(scope, receive, send)
+
+    return refuse
 
 
-async def _too_many_connections(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request on a connection above the limit."""
-    error = HttpError(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "there are more connections than http.max_connections",
-        hint="Close some, or try again a moment later",
-        headers={"Connection": "close"},
-    )
-    await problem_response(error)(scope, receive, send)
+_ambiguous_body = _refusal(
+    HTTPStatus.BAD_REQUEST, "the request has both Content-Length and Transfer-Encoding", "Send one of them"
+)
+_too_many_connections = _refusal(
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "there are more connections than http.max_connections",
+    "Close some, or try again a moment later",
+)
 
 
 class HttpListener(uvicorn.Server):
