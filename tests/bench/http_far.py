@@ -2,34 +2,32 @@
 
 Spark makes the rows of timeline_rows.py in the name of the broker's store, which does not know them: it confirms no
 timer of these, and a list leaves them out. So what lists return is really scheduled: some timers before all of these
-rows, and some after them.
+rows, some after them, and some in the middle, so close to one another that a page of them has few of these rows.
 """
 
 import base64
 import json
-import os
 import shutil
 import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from latermq.config import PipelineConfig, Size
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import open_root
 from tests.bench.contenders import LATERMQ
 from tests.bench.load import Figures
 from tests.bench.scenarios import Row
 from tests.bench.sizes import Sizes
-from tests.bench.timeline_rows import DAY_MS, SPREAD_MS, TimelineRows
+from tests.bench.timeline_rows import DAY_MS, SPREAD_MS, fill_compacted
 from tests.support.http_console import HttpClient
 from tests.support.pipeline.plain_ingest import FAR, begin, ingest
 from tests.support.serving import Server, children_of, peak_resident_bytes, serving
 
 ROUNDS = 9  # of which the median is reported
 LIMIT = 50  # rows of a page
-SCHEDULED = 2_000  # timers before the rows of Spark, and as many after them
-FIRST, LAST = "orders", "rare"  # their topics
+SCHEDULED = 2_000  # timers before the rows of Spark, and as many among them and after them
+FIRST, MIDDLE, LAST = "orders", "campaign", "rare"  # their topics
 START_S = 90.0
 # What is slow is to be measured rather than ended.
 _PATIENT = ("--set", "http.timeline_timeout=60s", "--set", "http.request_timeout=70s", "--set", "http.rate=0")
@@ -64,23 +62,12 @@ class HttpFarBench:
             start_ms = (state.now_ms // DAY_MS + 3) * DAY_MS
             client = _client(server)
             _schedule(client, FIRST, state.now_ms + DAY_MS)
+            # Not in the very middle, which is the large window.
+            _schedule(client, MIDDLE, start_ms + SPREAD_MS * 3 // 8, step_ms=1)
             _schedule(client, LAST, start_ms + SPREAD_MS + 2 * DAY_MS)  # moves of Spark's rows are due a day later
-            assert ingest(server, self._timeline / "timeline") == 2 * SCHEDULED
-        self._add_rows(state.store_id, start_ms)
-
-    def _add_rows(self, store_id: str, start_ms: int) -> None:
-        from latermq.pipeline.spark.session import close_session, open_session
-        from latermq.pipeline.timeline.compact import compact
-
+            assert ingest(server, self._timeline / "timeline") == 3 * SCHEDULED
         root = open_root(str(self._timeline))
-        made = TimelineRows(root, self._rows, store_id=store_id, start_ms=start_ms, first_entry=-2 * self._rows)
-        os.environ["SPARK_LOCAL_DIRS"] = str(self._folder / "spark")
-        spark = open_session(PipelineConfig(master="local[2]", driver_memory=Size.parse("2GiB")))
-        try:
-            made.fill(spark)
-            compact(spark, root, [made.state()])
-        finally:
-            close_session(spark)
+        fill_compacted(self._folder, root, self._rows, store_id=state.store_id, start_ms=start_ms)
 
     def measure(self) -> Figures:
         """Return the figures of one console. Its process that reads the timeline starts with the first request."""
@@ -92,7 +79,11 @@ class HttpFarBench:
             [reader] = children_of(console)
             for name, query in {
                 "first page": "",
-                "page behind all rows": f"cursor={_last_cursor(client)}",
+                "page in the middle": f"cursor={_cursor_before(client, MIDDLE)}",
+                "page of a topic in the middle": f"topic={MIDDLE}",
+                "next page of that topic": f"topic={MIDDLE}&cursor={_next(client, f'topic={MIDDLE}')}",
+                "page by key in the middle": f"topic={MIDDLE}&key={MIDDLE}-1007",
+                "page behind all rows": f"cursor={_cursor_before(client, LAST)}",
                 "page of a topic behind all rows": f"topic={LAST}",
                 "page by key": f"topic={LAST}&key={LAST}-7",
             }.items():
@@ -108,14 +99,13 @@ def _client(server: Server) -> HttpClient:
     return HttpClient(int(server.http.rpartition(":")[2]))
 
 
-def _schedule(client: HttpClient, topic: str, first_ms: int) -> None:
-    lines = [
-        json.dumps({"topic": topic, "body": "x" * 200, "key": f"{topic}-{number}", "due_ms": first_ms + number * 1_000})
+def _schedule(client: HttpClient, topic: str, first_ms: int, *, step_ms: int = 1_000) -> None:
+    timers = (
+        {"topic": topic, "body": "x" * 200, "key": f"{topic}-{number}", "due_ms": first_ms + number * step_ms}
         for number in range(SCHEDULED)
-    ]
-    reply = client.request(
-        "POST", "/api/v1/timers:batch", "\n".join(lines).encode(), headers={"Content-Type": "application/x-ndjson"}
     )
+    lines = "\n".join(map(json.dumps, timers)).encode()
+    reply = client.request("POST", "/api/v1/timers:batch", lines, headers={"Content-Type": "application/x-ndjson"})
     assert reply.status == 200, reply.body
     assert all("id" in line for line in reply.lines), reply.lines[0]
 
@@ -130,23 +120,32 @@ def _list_ms(client: HttpClient, query: str, rows: int = LIMIT) -> float:
     return took_s * 1e3
 
 
-def _last_cursor(client: HttpClient) -> str:
-    """Return the cursor of a client that has read all of Spark's rows."""
-    [last] = client.get(f"/api/v1/timers?topic={LAST}&limit=1").json["timers"]
-    text = client.get(f"/api/v1/timers?limit={LIMIT}").json["next"]
+def _cursor_before(client: HttpClient, topic: str) -> str:
+    """Return the cursor of a client that has read everything due before the first timer of a topic."""
+    [timer] = client.get(f"/api/v1/timers?topic={topic}&limit=1").json["timers"]
+    text = _next(client, "")
     mark, positions, _ = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    return base64.urlsafe_b64encode(json.dumps([mark, positions, [last["due_ms"] - 1, "", -1]]).encode()).decode()
+    return base64.urlsafe_b64encode(json.dumps([mark, positions, [timer["due_ms"] - 1, "", -1]]).encode()).decode()
+
+
+def _next(client: HttpClient, query: str) -> str:
+    """Return the cursor of the second page."""
+    cursor: str = client.get(f"/api/v1/timers?limit={LIMIT}&{query}").json["next"]
+    return cursor
 
 
 def _forecasts(client: HttpClient) -> Figures:
-    """Return how long the forecast takes, and the pages that have one. Its parts are kept for a minute."""
+    """Return how long the forecast takes, and the pages that have one, each of which asks for other spans.
+
+    With the first one, the reader counts the timers of each file, and keeps the counts.
+    """
     figures: Figures = {}
     for name, path, kind in (
+        ("forecast of ten years, first count of the reader", "/api/v1/forecast?per=day&busiest=0", "application/json"),
         ("heat map, page of hours", "/future", "text/html"),
         ("heat map, page of days", "/future?by=day", "text/html"),
         ("heaviest seconds", "/future/heaviest", "text/html"),
         ("overview", "/", "text/html"),
-        ("forecast of ten years", "/api/v1/forecast?per=day&busiest=0", "application/json"),
     ):
         began_s = time.perf_counter()
         reply = client.get(path, Accept=kind)

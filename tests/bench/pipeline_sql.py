@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from latermq.config import PipelineConfig, Size
+from latermq.config import PipelineConfig
 from latermq.errors import LaterMQError
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.remote.running_driver import look_up_driver
@@ -25,7 +25,7 @@ from tests.bench.contenders import LATERMQ
 from tests.bench.load import Figures
 from tests.bench.scenarios import Row
 from tests.bench.sizes import Sizes
-from tests.bench.timeline_rows import DAY_MS, SPREAD_MS, TimelineRows
+from tests.bench.timeline_rows import DAY_MS, SPREAD_MS, fill_compacted
 from tests.interop.waiting import wait_until
 from tests.support.serving import Server, serving
 
@@ -72,19 +72,9 @@ class SqlBench:
         return self._figures
 
     def _fill(self, root: Root, store_id: str) -> None:
-        from latermq.pipeline.spark.session import close_session, open_session
-        from latermq.pipeline.timeline.compact import compact
-
         # All timers are due far enough ahead that no window is built while this runs.
         start_ms = (time.time_ns() // 1_000_000 // DAY_MS + 3) * DAY_MS
-        made = TimelineRows(root, self._rows, store_id=store_id, start_ms=start_ms, first_entry=-2 * self._rows)
-        os.environ["SPARK_LOCAL_DIRS"] = str(self._folder / "spark")
-        spark = open_session(PipelineConfig(master="local[2]", driver_memory=Size.parse("2GiB")))
-        try:
-            made.fill(spark)
-            compact(spark, root, [made.state()])
-        finally:
-            close_session(spark)
+        made = fill_compacted(self._folder, root, self._rows, store_id=store_id, start_ms=start_ms)
         self._pending = made.pending
         # A day without the large window.
         self._pending_of_day = (self._rows - made.large_rows) * DAY_MS // SPREAD_MS

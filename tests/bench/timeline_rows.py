@@ -4,7 +4,9 @@ Timers are due evenly over 40 days, except those of a window of a million (a ten
 of that window is cancelled or moved.
 """
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latermq.arrays import Ints
+from latermq.config import PipelineConfig, Size
 from latermq.model.pipeline_state import PipelineState
 from latermq.pipeline.timeline.root import Root
 
@@ -136,6 +139,22 @@ class TimelineRows:
         )  # fmt: skip
         self._write(changes, count)
         self.pending -= sum(entry % 2 for entry in range(self.entries - count, self.entries))
+
+
+def fill_compacted(folder: Path, root: Root, rows: int, *, store_id: str, start_ms: int) -> TimelineRows:
+    """Make the rows of a store that a server has, and compact them, with a Spark that is closed again."""
+    from latermq.pipeline.spark.session import close_session, open_session
+    from latermq.pipeline.timeline.compact import compact
+
+    made = TimelineRows(root, rows, store_id=store_id, start_ms=start_ms, first_entry=-2 * rows)
+    os.environ["SPARK_LOCAL_DIRS"] = str(folder / "spark")
+    spark = open_session(PipelineConfig(master="local[2]", driver_memory=Size.parse("2GiB")))
+    try:
+        made.fill(spark)
+        compact(spark, root, [made.state()])
+    finally:
+        close_session(spark)
+    return made
 
 
 def entry_batch(offsets: Ints, dues: Ints, random: np.random.Generator) -> pa.RecordBatch:
