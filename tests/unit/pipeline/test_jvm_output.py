@@ -29,6 +29,23 @@ def test_the_greeting_is_dropped_and_errors_are_shown() -> None:
     assert not JvmOutput().tells_of_lack_of_memory()
 
 
+def test_the_reason_of_a_failure_is_its_last_cause_rather_than_a_frame_of_its_stack_trace() -> None:
+    output = JvmOutput()
+    assert output.last_message() == ""
+    output._read(io.BytesIO(GREETING))
+    assert output.last_message() == ""
+    trace = b"""Exception in thread "main" java.lang.ExceptionInInitializerError
+\tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala)
+Caused by: java.net.UnknownHostException: web-1: Name or service not known
+\tat java.base/java.net.Inet6AddressImpl.lookupAllHostAddr(Native Method)
+\t... 17 more
+"""
+    cause = "java.net.UnknownHostException: web-1: Name or service not known"
+    for text in (trace, trace.replace(b"\t", rb"\t"), trace.replace(b"\t", b"    ")):
+        output._read(io.BytesIO(text))
+        assert output.last_message() == cause
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark leaves its pipe open then
 def test_a_jvm_that_does_not_start_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:+NoSuchOption")

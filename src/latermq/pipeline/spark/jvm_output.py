@@ -23,6 +23,9 @@ _GREETING = re.compile(
     r"|^Warning: Ignoring non-Spark config property|^Using properties file:|^Parsed arguments:"
     r"|^\d\d/\d\d/\d\d \d\d:\d\d:\d\d (INFO|WARN) "
 )
+_FRAME = re.compile(r"(\s|\\t)*(at \S+\(.*\)|\.\.\. \d+ (more|common frames omitted))$")  # some JVMs escape the tab
+_UNKNOWN_HOST = "UnknownHostException"
+_NO_HOST_NAME = "Let this machine resolve its own host name, for example in /etc/hosts, or set SPARK_LOCAL_IP"
 _OUT_OF_MEMORY = "java.lang.OutOfMemoryError"
 _LAST_LINES_S = 2.0  # children of the JVM may keep its output open
 _KEPT_LINES = 20
@@ -50,10 +53,16 @@ class JvmOutput:
             self._reader.start()
             return launch_gateway(conf, {"stdout": writable, "stderr": writable})  # type: ignore[no-untyped-call]
         except PySparkRuntimeError:
-            reason = self.last_lines[-1] if self.last_lines else "it printed nothing"
-            raise ConfigError(f"Spark's JVM cannot start: {reason}", hint="Check Java and SPARK_CONF_DIR") from None
+            reason = self.last_message() or "it printed nothing"
+            hint = _NO_HOST_NAME if _UNKNOWN_HOST in reason else "Check Java and SPARK_CONF_DIR"
+            raise ConfigError(f"Spark's JVM cannot start: {reason}", hint=hint) from None
         finally:
             os.close(writable)  # the JVM has its own copy
+
+    def last_message(self) -> str:
+        """What the JVM printed last, without the frames of a stack trace. Empty if it printed nothing."""
+        lines = (line for line in reversed(self.last_lines) if not _FRAME.match(line))
+        return next(lines, "").removeprefix("Caused by: ")
 
     def tells_of_lack_of_memory(self) -> bool:
         """Whether the JVM, which has exited, has printed that it ran out of memory."""
