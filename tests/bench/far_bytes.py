@@ -43,7 +43,7 @@ _DAY_MS = 86_400_000
 _STORE = "a" * 32
 _NAMES_AT_ONCE = 1_000  # the batch size of the broker
 # Columns for which Spark builds no dictionaries (session.py).
-_UNIQUE = {"record", "unique_key", "entry_offset", "timer_id"}
+_UNIQUE = {"record", "unique_key", "keys", "entry_offset", "timer_id", "due_ms", "due"}
 _CHECKSUM_BLOCK, _CHECKSUM_HEAD = 512, 8  # of the files that Hadoop writes next to those of Spark
 
 

@@ -77,6 +77,21 @@ def test_an_attempt_is_read_back_as_it_was_written(root: Root) -> None:
     assert pa.concat_tables(read_rows(root, found)).to_pylist() == pa.Table.from_batches([batch(rows)]).to_pylist()
 
 
+def test_an_attempt_of_an_earlier_release_has_plain_numbers_and_the_same_rows(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = write(root, [batch(some_rows(500))])
+    monkeypatch.setattr(attempt_writer, "_ENCODINGS", {})
+    earlier = write(root, [batch(some_rows(500))])
+    found = []
+    for attempt, has_delta in ((now, True), (earlier, False)):
+        check_attempt(root, attempt)
+        group = pq.ParquetFile(part_of(root, attempt)).metadata.row_group(0)
+        assert [("DELTA_BINARY_PACKED" in group.column(at).encodings) for at in range(4)] == [has_delta] * 3 + [False]
+        found.append(pa.concat_tables(read_rows(root, attempt)).to_pylist())
+    assert found[0] == found[1] == batch(some_rows(500)).to_pylist()
+
+
 def test_the_manifest_counts_and_checks_what_is_on_disk(root: Root) -> None:
     attempt = write(root, [batch(some_rows(10))])
     (file,) = attempt.manifest.files

@@ -223,13 +223,22 @@ def files_of(root: Root) -> int:
     return len(list(Path(root.timeline).glob("*.parquet")))
 
 
+def timers_in(spark: "SparkSession", root: Root) -> list[str]:
+    """All columns of all timers, as Spark reads them. Compaction replaces takers."""
+    rows = spark.read.format("delta").load(root.timeline).where("taker = 0").collect()
+    assert len(rows) > 20
+    return sorted(map(str, rows))
+
+
 def test_many_appends_become_few_files_that_delta_rs_still_reads(spark: "SparkSession", root: Root) -> None:
     from latermq.pipeline.timeline.compact import compact
     from latermq.pipeline.timeline.local_timeline import open_local_timeline
 
     history = random_history(9)
     ingest(spark, root, history, appends=4)
+    before = timers_in(spark, root)
     done = compact(spark, root, [history.state(0)], vacuum_hours=0)
+    assert timers_in(spark, root) == before
     assert done.files_before == 4
     assert done.files_after == 1
     assert len(list(Path(root.timeline).glob("*.parquet"))) == 1

@@ -95,6 +95,32 @@ def test_a_merge_is_in_order_across_its_files(root: Root, monkeypatch: pytest.Mo
     assert without_due(read(root, written)) == sorted(everything, key=key)
 
 
+def test_files_of_earlier_releases_merge_with_those_whose_numbers_are_delta_encoded(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = rows_of(120, 1), rows_of(120, 2)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(sorted_files, "_ENCODINGS", {})
+        paths = [one.path for one in rewrite(root, Rewrite([put(root, "part-1", older)], False, RewriteLimits()))]
+    paths += [one.path for one in rewrite(root, Rewrite([put(root, "part-2", newer)], False, RewriteLimits()))]
+    [merged] = rewrite(root, Rewrite(paths, True, RewriteLimits()))
+    plain, delta, both = (encodings(root, path) for path in (*paths, merged.path))
+    assert not plain & DELTA
+    assert delta & both & DELTA == DELTA
+    assert without_due(read(root, [merged])) == sorted(older + newer, key=key)
+
+
+DELTA = {(name, "DELTA_BINARY_PACKED") for name in ("entry_offset", "timer_id", "due_ms", "due")} | {
+    ("unique_key", "DELTA_LENGTH_BYTE_ARRAY")
+}
+
+
+def encodings(root: Root, path: str) -> set[tuple[str, str]]:
+    group = pq.ParquetFile(f"{root.path}/timeline/{path}").metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    return {(column.path_in_schema, encoding) for column in columns for encoding in column.encodings}
+
+
 def test_a_merge_refuses_files_that_are_not_sorted(root: Root) -> None:
     with pytest.raises(AssertionError, match="named as sorted"):
         rewrite(

@@ -43,6 +43,11 @@ _HELD_SCHEMA = pa.schema([(name, _LARGE.get(kind, kind)) for name, kind in _FIEL
 GROUP_ROWS = 20_000
 GROUP_BYTES = 8 << 20
 _REPEATED = ["store_id", "kind", "topic", "tags", "taker"]  # columns with few values
+# In sorted files these take 10 bytes per row instead of 14, and half the time. Spark and delta-rs read them as fast.
+_ENCODINGS = {
+    **dict.fromkeys(("entry_offset", "timer_id", "due_ms", "due"), "DELTA_BINARY_PACKED"),
+    "unique_key": "DELTA_LENGTH_BYTE_ARRAY",  # random letters alone compress better than with lengths between them
+}
 _WITH_STATISTICS = ["store_id", "due_ms", "due", "taker", "topic", "entry_offset", "timer_id"]
 # In the files alone. Far timers are the rows with a record, and can be counted without reading the records.
 _WITH_NULL_COUNTS = [*_WITH_STATISTICS, "record"]
@@ -236,6 +241,7 @@ def write_run(root: Root, tables: Iterable[pa.Table], file_bytes: int) -> Iterat
                 compression="zstd",
                 compression_level=1,
                 use_dictionary=_REPEATED,
+                column_encoding=_ENCODINGS,
                 write_statistics=_WITH_NULL_COUNTS,
                 write_page_index=True,
             ) as writer,
