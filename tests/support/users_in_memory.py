@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
+from latermq.access.secret_box import SecretBox, inner_key
 from latermq.access.users import AccessState, User
 from latermq.broker.tables.access_table import AccessTable
 from latermq.clock import SimulatedClock
@@ -15,6 +16,7 @@ from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, FrameReader, encode_response
 from latermq.server.access.guard import AccessGuard
 from latermq.server.broker.access_control import inner_user
+from latermq.server.handlers.admin.access_copies import AccessCopies
 from latermq.server.handlers.admin.access_requests import AccessRequests
 from latermq.server.handlers.admin.context import TableSaves
 from latermq.server.handlers.async_replies import WhenDone, Work, run_inline
@@ -60,8 +62,10 @@ class UsersScene:
         self.held: list[Callable[[], None]] = []
         inner = inner_user(INNER_SECRET)
         self.guard = AccessGuard(self.table, inner, "DefaultCluster", SimulatedClock(), is_enforced=True)
+        box = SecretBox(inner_key(INNER_SECRET), lambda size: b"n" * size)
+        self.copies = AccessCopies(self.table.state, box)
         saves = TableSaves(open_broker(MemoryDisk(), SimulatedClock()).tables, 100, self._run)
-        self._requests = table_of(AccessRequests(self.table, saves, self.guard, None))
+        self._requests = table_of(AccessRequests(self.table, saves, self.guard, self.copies))
         self._requests.set_guard(self.guard)
 
     def _run(self, works: list[Work], when_done: WhenDone) -> None:

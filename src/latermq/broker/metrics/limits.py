@@ -46,6 +46,7 @@ BROKER_LIMITS = (
     Limit("broker.max_unflushed", "unflushed_replies"),
     Limit("broker.max_unsaved", "unsaved_changes"),
     Limit("broker.max_client_calls", "client_calls"),
+    Limit("waiting_copies", "waiting_copies", "max_waiting_copies"),
     Limit("pop.max_in_flight", "pop_in_flight"),
     Limit("pop.max_in_flight_per_queue", "pop_queue_in_flight"),
     Limit("pop.max_queues", "pop_queues"),

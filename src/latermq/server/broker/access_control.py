@@ -19,10 +19,11 @@ from latermq.protocol.remoting.frames import Command
 from latermq.protocol.remoting.request_decoder import decode_request, decode_signed_request
 from latermq.server.access.guard import AccessGuard
 from latermq.server.access.users import NO_REFUSALS
+from latermq.server.handlers.admin.access_copies import NO_COPIES, AccessCopies
 from latermq.server.handlers.admin.access_requests import CODES, AccessRequests
 from latermq.server.handlers.admin.context import TableSaves
 from latermq.server.handlers.async_replies import RunOffLoop
-from latermq.server.remoting.endpoints import RequestTable
+from latermq.server.handlers.broker_service import BrokerService
 from latermq.store.files.disk import Disk
 
 KEY_VARIABLE = "LATERMQ_SECRET_KEY"
@@ -47,7 +48,7 @@ class AccessControl:
     def __init__(self, config: Config, disk: Disk, data: Path, clock: Clock) -> None:
         self.table: AccessTable | None = None
         self.guard: AccessGuard | None = None
-        self._box: SecretBox | None = None
+        self._copies: AccessCopies | None = None
         self._audit: AuditLog | None = None
         self._access = access = config.access
         if not access.enabled:
@@ -57,7 +58,7 @@ class AccessControl:
         path = inner_file(access, data)
         assert path is not None, "a broker has a data directory"
         secret = load_or_create_inner_secret(path)
-        self._box = SecretBox(inner_key(secret), secrets.token_bytes)
+        self._copies = AccessCopies(self.table.state, SecretBox(inner_key(secret), secrets.token_bytes))
         is_enforced = access.mode == "enforce"
         self._audit = open_audit(config.audit, data, f"broker {config.broker.name}", clock)
         self.guard = AccessGuard(
@@ -83,9 +84,12 @@ class AccessControl:
         """How requests are decoded: signatures cover fields that are otherwise dropped."""
         return decode_request if self.guard is None else decode_signed_request
 
-    def install(self, table: RequestTable, saves: TableSaves) -> None:
+    def install(self, service: BrokerService, saves: TableSaves) -> None:
         """Serve the requests about users, and check all requests."""
-        table.add(AccessRequests(self.table, saves, self.guard, self._box).endpoints)
+        table = service.table
+        table.add(AccessRequests(self.table, saves, self.guard, self._copies).endpoints)
+        if self._copies is not None:
+            service.on_lost.append(self._copies.on_disconnect)
         if self.guard is not None:
             table.set_guard(self.guard)
 
@@ -93,6 +97,11 @@ class AccessControl:
         """Restore the file of users if a failed change could not be undone."""
         if self.table is not None and self.table.has_failed_undo:
             run_off_loop([self.table.mend], lambda _: None)
+
+    def finish(self) -> None:
+        """Answer the requests that wait, before the connections are closed."""
+        if self._copies is not None:
+            self._copies.stop()
 
     def start(self) -> None:
         """Begin to write the audit log."""
@@ -108,7 +117,8 @@ class AccessControl:
         """Counts of users and of refusals."""
         users = self.table.statistics() if self.table is not None else {"access_users": 0, "access_entries": 0}
         guard = self.guard.statistics() if self.guard is not None else NO_REFUSALS
-        return users | guard | (self._audit.statistics() if self._audit is not None else NO_AUDIT)
+        copies = self._copies.statistics() if self._copies is not None else NO_COPIES
+        return users | guard | copies | (self._audit.statistics() if self._audit is not None else NO_AUDIT)
 
 
 def key_text(config: AccessConfig) -> str:

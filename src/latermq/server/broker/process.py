@@ -156,7 +156,7 @@ class BrokerProcess:
         self._windows = window_requests(self.broker, self._loader)
         for subject in (self._admin, self._pending, pipeline, self._windows):
             self.service.table.add(subject.endpoints)
-        self._access.install(self.service.table, self._admin.saves)
+        self._access.install(self.service, self._admin.saves)
         self._metrics = MetricsServer(broker_metrics(self.broker, self._server_statistics), self._tls.metrics_front())
         self._timers: list[asyncio.TimerHandle | None] = []
         self._is_checkpointing = False
@@ -426,6 +426,7 @@ class BrokerProcess:
         self._preparer.stop()
         self._flusher.stop()
         self.service.flush_queue.on_flushed(self.broker.store.flush())
+        self._access.finish()
         await self.listener.close()
         self._access.stop()
         await self._tls.close()

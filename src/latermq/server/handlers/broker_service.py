@@ -54,6 +54,7 @@ class BrokerService:
         At most `max_waiting` requests wait for it. `later` calls back after other work has had its turn.
         """
         self.table = table
+        self.on_lost: list[Callable[[Connection], None]] = []  # parts that are added later, with their requests
         self._lanes_v6: Lanes = {AckRequest: ack_lane}
         self._lanes: Lanes = self._lanes_v6 if send_lane is None else {SendRequest: send_lane, **self._lanes_v6}
         self.flush_queue = flush_queue
@@ -119,6 +120,8 @@ class BrokerService:
         self._waiting_pulls.remove_client(connection)
         self._waiting_pops.remove_client(connection)
         self.pop_replies.on_disconnect(connection)
+        for forget in self.on_lost:
+            forget(connection)
         self.group_changes.notify(self._members.disconnected(connection))
 
     def statistics(self) -> dict[str, int]:

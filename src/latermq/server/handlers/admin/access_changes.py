@@ -20,10 +20,17 @@ _log = structlog.get_logger(__name__)
 class AccessChanges:
     """Saves changes in rounds: one write serves all changes that wait when it starts."""
 
-    def __init__(self, table: AccessTable, saves: TableSaves, on_changed: Callable[[], None]) -> None:
-        """`on_changed` is called when a change has come into effect."""
+    def __init__(
+        self,
+        table: AccessTable,
+        saves: TableSaves,
+        prepare: Callable[[AccessState], None],
+        on_changed: Callable[[], None],
+    ) -> None:
+        """`prepare` gets a state off the loop before it is saved. `on_changed`: the last such state is in effect."""
         self._table = table
         self._saves = saves
+        self._prepare = prepare
         self._on_changed = on_changed
         self._numbers = itertools.count(1)
         self._newest = (0, table.state)
@@ -52,6 +59,7 @@ class AccessChanges:
         if newest == self._written:
             return
         try:
+            self._prepare(newest[1])
             self._table.write(newest[1])
         except StoreError as error:
             self._failure = error

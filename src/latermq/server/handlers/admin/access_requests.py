@@ -1,18 +1,14 @@
 """Requests about users and their policies, with the bodies and remarks of Apache's broker."""
 
-import asyncio
-import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from latermq.access.access_file import encode_access
 from latermq.access.changes import SUBJECT_PREFIX, Editor, UserChange, subject_name
-from latermq.access.secret_box import SecretBox
 from latermq.access.users import INNER_USER, AccessState, User
 from latermq.broker.tables.access_table import AccessTable
 from latermq.errors import LaterMQError, NoPermission, UnsupportedRequest
 from latermq.protocol.remoting.codes import Request
-from latermq.protocol.remoting.frames import MAX_FRAME_BYTES, Command, encode_response
+from latermq.protocol.remoting.frames import Command, encode_response
 from latermq.protocol.remoting.json_body import decode_body, encode_body
 from latermq.protocol.remoting.users import (
     AccessStateHeader,
@@ -29,6 +25,7 @@ from latermq.protocol.remoting.users import (
 )
 from latermq.server.change_log import MAX_NAMES, Change
 from latermq.server.handlers.admin.access_changes import AccessChanges
+from latermq.server.handlers.admin.access_copies import AccessCopies
 from latermq.server.handlers.admin.context import TableSaves
 from latermq.server.handlers.async_replies import answer
 from latermq.server.remoting.access import GET, UPDATE, Access, Kind, on_cluster
@@ -36,22 +33,9 @@ from latermq.server.remoting.connection import Connection
 from latermq.server.remoting.endpoints import Endpoint
 
 CODES = (*range(Request.AUTH_CREATE_USER, Request.AUTH_LIST_ACL + 1), Request.ACCESS_STATE)
-MAX_COPY_BYTES = MAX_FRAME_BYTES - 4096
-MAX_WAITING_COPIES = 1_000  # questions of name servers and proxies; further ones are answered at once
-MAX_COPY_WAIT_MS = 30_000
-MAX_CONFIRM_S = 1.0  # how long the reply to a change waits for the copies
 _UPDATES_USERS = Access(Kind.CLUSTER, "", (UPDATE,))
 _TYPES = {"super": True, "normal": False}
 _STATUSES = {"enable": True, "disable": False}
-
-
-class WaitingCopy(NamedTuple):
-    """A question for changed users that is not answered yet."""
-
-    connection: Connection
-    command: Command
-    header: AccessStateHeader
-    timer: asyncio.TimerHandle
 
 
 class KnowsUsers(Protocol):
@@ -70,18 +54,16 @@ class AccessRequests:
     """Serves these requests. Without a table, because `access.enabled` is off, all of them are unsupported."""
 
     def __init__(
-        self, table: AccessTable | None, saves: TableSaves, guard: KnowsUsers | None, box: SecretBox | None
+        self, table: AccessTable | None, saves: TableSaves, guard: KnowsUsers | None, copies: AccessCopies | None
     ) -> None:
-        """`box` seals the users for LaterMQ's own processes."""
+        """Without a table there are neither a guard nor copies."""
         self._table_or_none = table
         self._saves = saves
-        self._changes = None if table is None else AccessChanges(table, saves, self._answer_waiting)
+        self._copies_or_none = copies
+        self._changes: AccessChanges | None = None
+        if table is not None:
+            self._changes = AccessChanges(table, saves, self._copies.prepare, self._copies.on_changed)
         self._guard = guard
-        self._box = box
-        self._waiting: dict[int, WaitingCopy] = {}
-        self._copiers: dict[Connection, str] = {}  # the revision that each has
-        self._unconfirmed: dict[int, Callable[[], None]] = {}
-        self._numbers = itertools.count()
         self._rows: dict[int, Endpoint] = {row.code: row for row in self._endpoints()}
 
     @property
@@ -113,8 +95,14 @@ class AccessRequests:
     @property
     def _table(self) -> AccessTable:
         if self._table_or_none is None:
-            raise UnsupportedRequest("users are not supported here", hint="Set access.enabled to true")
+            raise _unsupported()
         return self._table_or_none
+
+    @property
+    def _copies(self) -> AccessCopies:
+        if self._copies_or_none is None:
+            raise _unsupported()
+        return self._copies_or_none
 
     def _user(self, connection: Connection, command: Command) -> User:
         assert self._guard is not None, "without a guard there is no table"
@@ -138,9 +126,14 @@ class AccessRequests:
         reply = encode_response(command, fields={})
         on_failure = guard.on_failure(connection, self._rows[command.code], command, header)
 
+        def when_copied() -> None:
+            self._saves.waiting -= 1
+            answer(connection, command, reply)
+
         def when_done(error: LaterMQError | None) -> None:
             if error is None:
-                self._when_copied(lambda: answer(connection, command, reply))
+                self._saves.waiting += 1  # for the copies
+                self._copies.when_copied(when_copied)
             else:
                 on_failure(error)
                 answer(connection, command, connection.refuse(command, error))
@@ -226,89 +219,14 @@ class AccessRequests:
 
     def _copy(self, connection: Connection, command: Command, header: AccessStateHeader) -> bytes | None:
         """Return all users and their secrets to one of LaterMQ's own processes, encrypted, or wait for a change."""
-        table = self._table
-        if self._user(connection, command).name != INNER_USER or self._box is None:
+        copies = self._copies
+        if self._user(connection, command).name != INNER_USER:
             raise NoPermission("only LaterMQ's own processes may copy the users")
-        if header.waitMillis > 0:
-            if connection not in self._copiers:
-                self._copiers_behind()  # drops those that are closed, even if users never change
-            self._copiers[connection] = header.revision
-            self._confirm()
-        if (
-            header.revision != table.state.revision
-            or header.waitMillis <= 0
-            or len(self._waiting) >= MAX_WAITING_COPIES
-        ):
-            return self._sealed_copy(self._box, command, header)
-        self._wait(connection, command, header)
-        return None
+        return copies.ask(connection, command, header)
 
-    def _wait(self, connection: Connection, command: Command, header: AccessStateHeader) -> None:
-        """Answer at the next change, or when the time is over."""
-        number = next(self._numbers)
-        wait_s = min(header.waitMillis, MAX_COPY_WAIT_MS) / 1000
-        timer = asyncio.get_running_loop().call_later(wait_s, self._answer_copy, number)
-        self._waiting[number] = WaitingCopy(connection, command, header, timer)
 
-    def _when_copied(self, reply: Callable[[], None]) -> None:
-        """Reply when all name servers and proxies that copy from this broker have the newest users, or after a while.
-
-        So a right that was just given can be used everywhere.
-        """
-        if not self._copiers_behind():
-            reply()
-            return
-        number = next(self._numbers)
-
-        def give_up() -> None:
-            if self._unconfirmed.pop(number, None) is not None:
-                for connection in self._copiers_behind():  # it counts again when it asks
-                    del self._copiers[connection]
-                reply()
-
-        timer = asyncio.get_running_loop().call_later(MAX_CONFIRM_S, give_up)
-
-        def confirmed() -> None:
-            timer.cancel()
-            reply()
-
-        self._unconfirmed[number] = confirmed
-
-    def _copiers_behind(self) -> list[Connection]:
-        """Those who copy the users and do not have the newest ones yet."""
-        self._copiers = {one: revision for one, revision in self._copiers.items() if not one.is_closing}
-        return [one for one, revision in self._copiers.items() if revision != self._table.state.revision]
-
-    def _confirm(self) -> None:
-        if self._unconfirmed and not self._copiers_behind():
-            confirmed, self._unconfirmed = self._unconfirmed, {}
-            for reply in confirmed.values():
-                reply()
-
-    def _answer_waiting(self) -> None:
-        for number in list(self._waiting):
-            self._answer_copy(number)
-
-    def _answer_copy(self, number: int) -> None:
-        waiting = self._waiting.pop(number)
-        waiting.timer.cancel()
-        assert self._box is not None, "only those with a box wait"
-        connection, command = waiting.connection, waiting.command
-        try:
-            reply = self._sealed_copy(self._box, command, waiting.header)
-        except LaterMQError as error:
-            reply = connection.refuse(command, error)
-        answer(connection, command, reply)
-
-    def _sealed_copy(self, box: SecretBox, command: Command, header: AccessStateHeader) -> bytes:
-        state = self._table.state
-        data = b"" if header.revision == state.revision else encode_access(state, None)
-        if len(data) > MAX_COPY_BYTES:
-            raise LaterMQError(
-                f"the users and their policies take {len(data)} bytes; an answer has at most {MAX_COPY_BYTES}",
-                hint="Name servers and proxies keep their last copy: use entries with prefixes, or remove users",
-            )
-        return encode_response(command, fields={}, body=box.seal(data, header.nonce.encode()))
+def _unsupported() -> UnsupportedRequest:
+    return UnsupportedRequest("users are not supported here", hint="Set access.enabled to true")
 
 
 def _read_user(command: Command) -> UserChange:
