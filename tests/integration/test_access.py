@@ -259,17 +259,27 @@ def test_a_start_without_a_super_user_is_refused(tmp_path: Path) -> None:
         run_with_broker(tmp_path, scenario, "access.enabled=true")
 
 
-@pytest.mark.parametrize("by", ["deletion", "type"])
-def test_no_request_can_keep_a_broker_from_starting_again(tmp_path: Path, by: str) -> None:
+@pytest.mark.parametrize("by", ["deletion", '{"userType":"Normal"}', '{"userStatus":"disable"}'])
+@pytest.mark.parametrize("other", ["none", "disabled"])
+def test_no_request_can_keep_a_broker_from_starting_again(tmp_path: Path, by: str, other: str) -> None:
     async def scenario(process: BrokerProcess) -> None:
         async with connect(process.listener.port) as client:
             header = {"username": "root"}
+            known = await call(client, "root", Request.AUTH_GET_USER, {"username": "operator"})
+            if other == "disabled" and not known.body:  # at the first start
+                await create_user(client, "operator", "Super")
+                body = b'{"userStatus":"disable"}'
+                reply = await call(client, "root", Request.AUTH_UPDATE_USER, {"username": "operator"}, body)
+                assert reply.code == Response.SUCCESS
             if by == "deletion":
                 reply = await call(client, "root", Request.AUTH_DELETE_USER, header)
             else:
-                reply = await call(client, "root", Request.AUTH_UPDATE_USER, header, b'{"userType":"Normal"}')
+                reply = await call(client, "root", Request.AUTH_UPDATE_USER, header, by.encode())
             assert reply.code == Response.NO_PERMISSION
-            assert (reply.remark or "").startswith("User:root is the only super user")
+            only = "only" if other == "none" else "only enabled"
+            assert (reply.remark or "").startswith(f"User:root is the {only} super user")
+            body = b'{"password":"r00t","userType":"Super"}'
+            assert (await call(client, "root", Request.AUTH_UPDATE_USER, header, body)).code == Response.SUCCESS
 
     run_with_broker(tmp_path, scenario, *ON)
     run_with_broker(tmp_path, scenario, "access.enabled=true")

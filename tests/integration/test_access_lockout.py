@@ -62,7 +62,8 @@ def test_the_owner_gets_back_in_while_the_broker_runs_and_after_it_stopped(
     with serving(data, *SMALL, environment=ON) as server:
         cli = Cli(server)
         become(monkeypatch, "root", "r00t")
-        cli.run("user", "disable", "root", "--force")
+        cli.run("user", "create", "other", "--super", "--save", str(tmp_path / "other.secret"))  # which is then lost
+        cli.run("user", "disable", "root")
         assert "is disabled" in cli.error("user", "list")
         for name in ("LATERMQ_USER", "LATERMQ_SECRET"):
             monkeypatch.delenv(name)

@@ -71,7 +71,7 @@ class Editor:
             raise NoPermission("The user is not exist")
         if (user.is_super or change.is_super) and not by_super:
             raise LaterMQError("The super user can only be update by super user")
-        if change.is_super is False:
+        if change.is_super is False or change.is_enabled is False:
             _check_another_super(state, user)
         secret, previous = user.secret, user.previous_secret
         if change.secret:
@@ -140,9 +140,16 @@ def subject_name(subject: str) -> str:
 
 
 def _check_another_super(state: AccessState, user: User) -> None:
-    """Keep a super user, even a disabled one: a broker without any would not start again."""
-    if user.is_super and not any(other.is_super for other in state.users.values() if other.name != user.name):
+    """Keep a super user that may sign in. Users of an earlier version may have none that is enabled; then keep one."""
+    if not user.is_super:
+        return
+    others = [other for other in state.users.values() if other.is_super and other.name != user.name]
+    if not others:
         raise NoPermission(f"User:{user.name} is the only super user", hint="Create another one first")
+    if user.is_enabled and not any(other.is_enabled for other in others):
+        raise NoPermission(
+            f"User:{user.name} is the only enabled super user", hint="Enable another one first, or create one"
+        )
 
 
 def _given(name: str) -> str:

@@ -127,6 +127,11 @@ Change = Callable[[Editor, AccessState], AccessState]
             16,
             "User:root is the only super user. Create another one first",
         ),
+        (
+            lambda e, s: e.update_user(s, "root", UserChange(secret="x", is_enabled=False), by_super=True),
+            16,
+            "User:root is the only super user. Create another one first",
+        ),
         (lambda e, s: e.delete_user(s, " ", by_super=True), 16, "username can not be blank"),
     ],
 )
@@ -136,6 +141,31 @@ def test_a_wrong_change_is_refused_with_apaches_remark(
     with pytest.raises(LaterMQError) as refused:
         change(editor, state)
     assert (refused.value.code, refused.value.remark) == (code, remark)
+
+
+@pytest.mark.parametrize("change", [UserChange(is_super=False), UserChange(is_enabled=False), None])
+def test_a_disabled_super_user_does_not_replace_an_enabled_one(
+    state: AccessState, editor: Editor, change: UserChange | None
+) -> None:
+    def end(state: AccessState, name: str) -> AccessState:
+        if change is None:
+            return editor.delete_user(state, name, by_super=True)
+        return editor.update_user(state, name, change, by_super=True)
+
+    other = UserChange(secret="o", is_super=True, is_enabled=False)
+    state = editor.create_user(state, "other", other, by_super=True)
+    with pytest.raises(NoPermission, match=r"^User:root is the only enabled super user"):
+        end(state, "root")
+    state = end(editor.update_user(state, "other", UserChange(is_enabled=True), by_super=True), "root")
+    assert [user.name for user in state.users.values() if user.is_super and user.is_enabled] == ["other"]
+
+
+def test_super_users_that_are_all_disabled_stay_one_at_least(state: AccessState, editor: Editor) -> None:
+    """As an earlier version could leave them."""
+    users = {name: User(name=name, secret="s", is_super=True, is_enabled=False) for name in ("root", "other")}
+    state = editor.delete_user(AccessState(users, {}, "0"), "other", by_super=True)
+    with pytest.raises(NoPermission, match="only super user"):
+        editor.delete_user(state, "root", by_super=True)
 
 
 @pytest.mark.parametrize("name", ["a:b", "a/b", "a\n", "x" * 129, "latermq-inner", " alice"])

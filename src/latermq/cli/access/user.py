@@ -34,7 +34,6 @@ app.command("sync")(sync)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.", autocompletion=complete_user)]
 Change = Callable[[Place], Awaitable[None]]
-Force = Annotated[bool, typer.Option("--force", help="Even if no enabled super user is left.")]
 
 
 @app.command("list")
@@ -161,18 +160,18 @@ def enable(name: Name, namesrv: Namesrv = DEFAULT_NAMESRV, data: OwnData = None)
 
 
 @app.command()
-def disable(name: Name, force: Force = False, namesrv: Namesrv = DEFAULT_NAMESRV, data: OwnData = None) -> None:
+def disable(name: Name, namesrv: Namesrv = DEFAULT_NAMESRV, data: OwnData = None) -> None:
     """Disable a user: all its requests are refused, also on open connections.
 
     Example: latermq user disable alice
     """
     from latermq.access.changes import UserChange
 
-    _update(name, UserChange(is_enabled=False), Where(namesrv, data), "disabled", ends_super=not force)
+    _update(name, UserChange(is_enabled=False), Where(namesrv, data), "disabled", ends_super=True)
 
 
 @app.command()
-def delete(name: Name, force: Force = False, namesrv: Namesrv = DEFAULT_NAMESRV, data: OwnData = None) -> None:
+def delete(name: Name, namesrv: Namesrv = DEFAULT_NAMESRV, data: OwnData = None) -> None:
     """Delete a user and the entries of its policies.
 
     Example: latermq user delete alice
@@ -183,8 +182,7 @@ def delete(name: Name, force: Force = False, namesrv: Namesrv = DEFAULT_NAMESRV,
             users = [await place.users() for place in places]
             if not any(name in known for known in users):
                 await known_user(places[0], name)
-            if not force:
-                _check_another_super(name, places, users)
+            _check_another_super(name, places, users)
             await change_everywhere(places, lambda place: place.delete_user(name))
 
     run(work())
@@ -245,10 +243,10 @@ def _update(name: str, change: "UserChange", where: Where, what: str, *, ends_su
 def _check_another_super(name: str, places: Sequence[Place], users: "Sequence[dict[str, KnownUser]]") -> None:
     for place, known in zip(places, users, strict=True):
         left = [user for user in known.values() if user.is_super and user.is_enabled and user.name != name]
-        if not left and name in known and known[name].is_super:
+        if not left and name in known and known[name].is_super and known[name].is_enabled:
             raise IllegalOperation(
                 f"user {name} is the only enabled super user at {place.name}",
-                hint="Create another one first (latermq user create NAME --super), or add --force",
+                hint="Enable another one first, or create one: latermq user create NAME --super",
             )
 
 

@@ -56,7 +56,8 @@ async def _copy(source: Place, target: Place) -> Sequence[dict[str, Any]]:
     def note(user: str, change: str) -> None:
         rows.append({"broker": target.name, "user": user, "change": change})
 
-    for name, user in users.items():
+    # Brokers keep an enabled super user, so those of the source come first.
+    for name, user in sorted(users.items(), key=lambda one: not (one[1].is_super and one[1].is_enabled)):
         if change := await _copy_user(user, present.get(name), source, target):
             note(name, change)
         wanted, has = acls.get(name, NO_ACL), present_acls.get(name, NO_ACL)
