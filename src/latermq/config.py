@@ -296,14 +296,14 @@ class ProxyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The HTTP API and the web console."""
 
-    host: str = "127.0.0.1"  # the address to listen on; any other than loopback needs users or a token
+    host: str = "127.0.0.1"  # the address to listen on; another than loopback needs users or a token, and TLS
     port: int = 8080
     namesrv: str = ""  # name servers, `host:port;host:port`; empty: those of server.namesrv
     # The secret that clients send as `Authorization: Bearer …`. Empty: users only (access.enabled),
     # or no authentication, on loopback only.
     token: str = ""
     tls: bool = False  # whether it accepts HTTPS with the certificate of tls.cert, and nothing else
-    # Whether users may sign in from other machines without http.tls, because a reverse proxy in front of it has TLS.
+    # Whether others may sign in from other machines without http.tls, because a reverse proxy in front of it has TLS.
     plaintext: bool = False
     # Names under which clients reach this process, separated by semicolons, such as that of a reverse proxy. Addresses,
     # `localhost` and http.host are always accepted.
@@ -745,9 +745,10 @@ def _check_http(http: HttpConfig, *, has_users: bool) -> None:
             f"http.host is {http.host}, which other machines can reach, and http.token is empty",
             hint="Set access.enabled, http.token to the output of openssl rand -hex 32, or http.host to 127.0.0.1",
         )
-    if has_users and not is_loopback(http.host) and not (http.tls or http.plaintext):
+    if not is_loopback(http.host) and not (http.tls or http.plaintext):
+        secrets = "secrets of users are" if has_users else "the token is"
         raise ConfigError(
-            f"others can reach http.host {http.host!r}, where secrets of users are sent in plaintext without http.tls",
+            f"others can reach http.host {http.host!r}, where {secrets} sent in plaintext without http.tls",
             hint="Set http.tls to true, or http.host to 127.0.0.1. If only a reverse proxy with TLS can reach it, set "
             "http.plaintext to true",
         )

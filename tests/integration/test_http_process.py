@@ -87,23 +87,30 @@ def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
 def test_another_address_than_loopback_requires_a_token(host: str) -> None:
     with pytest.raises(ConfigError, match=r"http\.token is empty"):
         load_config(settings=[f"http.host={host}"], environment={})
-    assert load_config(settings=[f"http.host={host}", f"http.token={TOKEN}"], environment={}).http.host == host
+    with_token = [f"http.host={host}", f"http.token={TOKEN}", "http.tls=true"]
+    assert load_config(settings=with_token, environment={}).http.host == host
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", ""])
-@pytest.mark.parametrize("token", ["", TOKEN])
-def test_secrets_of_users_are_not_accepted_in_plaintext_from_other_machines(host: str, token: str) -> None:
-    settings = [*USERS, f"http.host={host}", f"http.token={token}"]
-    with pytest.raises(ConfigError, match="sent in plaintext") as caught:
+@pytest.mark.parametrize(
+    ("users", "token", "what"),
+    [(USERS, "", "secrets of users are"), (USERS, TOKEN, "secrets of users are"), ((), TOKEN, "the token is")],
+)
+def test_credentials_are_not_accepted_in_plaintext_from_other_machines(
+    host: str, users: tuple[str, ...], token: str, what: str
+) -> None:
+    settings = [*users, f"http.host={host}", f"http.token={token}"]
+    with pytest.raises(ConfigError, match=f"where {what} sent in plaintext") as caught:
         load_config(settings=settings, environment={})
     assert {"http.tls", "http.plaintext"} <= set(caught.value.hint.split())
     for permitted in ("http.tls=true", "http.plaintext=true"):
         assert load_config(settings=[*settings, permitted], environment={}).http.host == host
-    assert load_config(settings=[*USERS, "http.host=127.0.0.1"], environment={}).access.enabled
+    assert load_config(settings=[*settings, "http.host=127.0.0.1"], environment={}).http.host == "127.0.0.1"
 
 
-def test_a_console_for_users_does_not_start_in_plaintext_on_other_addresses(tmp_path: Path) -> None:
-    words = [word for setting in (*USERS, "http.host=0.0.0.0", "http.port=0") for word in ("--set", setting)]
+@pytest.mark.parametrize("credentials", [USERS, (f"http.token={TOKEN}",)])
+def test_a_console_does_not_start_in_plaintext_on_other_addresses(tmp_path: Path, credentials: tuple[str, ...]) -> None:
+    words = [word for setting in (*credentials, "http.host=0.0.0.0", "http.port=0") for word in ("--set", setting)]
     ended = subprocess.run(
         [sys.executable, "-m", "latermq", "console", "--namesrv", NOBODY, *words],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,

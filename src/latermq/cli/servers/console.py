@@ -21,7 +21,7 @@ def console(
     host: Annotated[
         str | None,
         typer.Option(
-            "--host", metavar="H", help="Address to listen on; other than loopback requires users or http.token."
+            "--host", metavar="H", help="Address to listen on; except on loopback, with users or http.token, and TLS."
         ),
     ] = None,
     port: Annotated[
