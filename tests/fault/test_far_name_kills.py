@@ -28,6 +28,7 @@ from tests.support.pipeline.far_broker import FAR_MS, FarBroker
 pytestmark = pytest.mark.real
 NAMES = 12
 DUE_MS = 1 << 42
+STEP_MS = 1 << 26  # a quarter of the period at whose end message keys are removed
 # Adds names for ever, and saves some of them. Prints which ones it has saved.
 ADDS_NAMES = """
 import sys
@@ -196,7 +197,7 @@ def test_names_agree_with_a_model_in_plain_python(seed: int, monkeypatch: pytest
         if action < 0.6:
             for _ in range(chance.randrange(1, 8)):
                 name, kind = f"n{chance.randrange(6)}", chance.choice((TIMER, TIMER, TIMER, MOVED, CANCEL))
-                log.append((waiting(len(log), name, kind, wake_ms + chance.randrange(100)), name))
+                log.append((waiting(len(log), name, kind, wake_ms + chance.randrange(100) * STEP_MS), name))
             start = names.upto
             names.adopt([one for one, _ in log[start:]], len(log), retention_ms=DUE_MS)
             for one, name in log[start:]:
@@ -204,7 +205,7 @@ def test_names_agree_with_a_model_in_plain_python(seed: int, monkeypatch: pytest
         elif action < 0.75:
             names.save()
         elif action < 0.9:
-            wake_ms += chance.randrange(40)
+            wake_ms += chance.randrange(40) * STEP_MS
             names.sweep(wake_ms, wake_ms)
             model.sweep(wake_ms)
         else:  # a crash: what was not saved is added again, some of it for the second time
@@ -219,6 +220,8 @@ def test_names_agree_with_a_model_in_plain_python(seed: int, monkeypatch: pytest
             assert sorted((one.entry, one.due_ms) for one in found) == expected
             is_known = bool(expected) or name in model.cancelled
             assert names.known([("far", name.encode())], wake_ms) == [is_known]
+            if expected:
+                assert name in names.unique_keys("far", f"key-{name}"), "its message key finds it"
         every = sorted(one.entry for _, _, one in names.due_between(wake_ms, DUE_MS, b"", 1 << 30)[0])
         assert every == sorted(
             entry for timers in model.timers.values() for entry, due_ms in timers.items() if due_ms >= wake_ms

@@ -13,6 +13,7 @@ from latermq.model.timers import Verdict
 from latermq.store.files.disk import FileDisk
 from latermq.timer.far import far_names, old_names
 from latermq.timer.far.far_names import FOLDER, MARKER, FarName, FarNames
+from tests.fault.test_far_name_kills import waiting
 from tests.support.pipeline.far_broker import FAR_MS, FarBroker
 
 pytestmark = pytest.mark.real
@@ -111,8 +112,9 @@ def check_converted(folder: Path, timers: list[tuple[str, str, FarName]]) -> Non
         assert sorted(names.pending("far", key, 0)) == own
         assert list(names.unique_keys("far", f"key-{key}")) == [key]
     assert not list(names._rows(b"p"))
+    assert not list(names._rows(b"k"))
     names.close()
-    assert FileDisk(folder).read(MARKER) == b"2\n"
+    assert FileDisk(folder).read(MARKER) == b"3\n"
 
 
 def test_a_start_that_is_killed_while_it_converts_is_finished_by_the_next(tmp_path: Path) -> None:
@@ -130,7 +132,32 @@ def test_more_rows_than_are_converted_at_once(tmp_path: Path, monkeypatch: pytes
     check_converted(tmp_path, first_format_with_duplicates(tmp_path))
 
 
+def test_message_keys_of_the_second_format_find_their_timers_and_are_removed_when_their_period_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(old_names, "_ROWS_AT_ONCE", 7)
+    period_ms, disk = 1 << 28, FileDisk(tmp_path)
+    before = FarNames(disk)
+    rows = [waiting(entry, due_ms=1_000 + entry // 10 * period_ms) for entry in range(30)]
+    before.adopt([one._replace(properties=one.properties.partition(b"KEYS")[0]) for one in rows], 30, retention_ms=0)
+    for entry, one in enumerate(rows):
+        before._writable[b"k" + f"far\0order {entry % 10}\0t{entry}".encode()] = struct.pack(">q", one.due_ms)
+    before.close()
+    disk.replace(MARKER, b"2\n")
+    names = FarNames(disk)
+    assert [sorted(names.unique_keys("far", f"order {one}")) for one in range(10)] == [
+        sorted((f"t{one}", f"t{one + 10}", f"t{one + 20}")) for one in range(10)
+    ]
+    assert not list(names._rows(b"k"))
+    names.sweep(2 * period_ms - 1, 0)
+    assert sorted(names.unique_keys("far", "order 3")) == ["t13", "t23"]
+    names.sweep(2 * period_ms, 0)
+    assert list(names.unique_keys("far", "order 3")) == ["t23"]
+    names.close()
+    assert disk.read(MARKER) == b"3\n"
+
+
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
-    FileDisk(tmp_path).replace(far_names.MARKER, b"3\n")
+    FileDisk(tmp_path).replace(far_names.MARKER, b"4\n")
     with pytest.raises(StoreError, match="format of timerfarnames that this release does not know"):
         FarNames(FileDisk(tmp_path))

@@ -6,9 +6,11 @@ segment ages out costs nothing. All rows are in one RocksDB database, with strin
 
     n topic, unique key              →  entry (8), due (8), timer id (8), more (1)   the first timer
     x topic, unique key, entry (8)   →  due (8), timer id (8)    a further one; `more` is 1 if there are any
-    k topic, message key, unique key →  due (8)                  the message key that finds it
+    i period (4), topic, message key, unique key →  (empty)      the message key that finds it
     c topic, unique key              →  due (8), forget at (8)   a cancelled name, kept for a second cancel
     m                                →  entry (8)                all entries of the timer topic below are here
+
+The period is that of the due time (message_keys.py).
 
 Nothing is written to RocksDB's write-ahead log, so that each name is written once. Rows are in memory until they are
 saved, and their records stay in the log until then. A crash loses the last rows, mark included, and they are added
@@ -47,12 +49,13 @@ from latermq.message.properties import (
 from latermq.message.timer_code import CANCEL, MOVED, timer_id_of
 from latermq.message.timer_name import names_of
 from latermq.store.files.disk import Disk
-from latermq.timer.far.old_names import convert
+from latermq.timer.far.message_keys import message_key_row, period_of
+from latermq.timer.far.old_names import convert, convert_message_keys
 
 FOLDER = "timerfarnames"
 MARKER = "latermq.farnames"  # exists if the database does, and holds the number of its format
-_FORMAT = b"2\n"
-_FIRST_FORMAT = b"1\n"
+_FORMAT = b"3\n"
+_FIRST_FORMAT, _SECOND_FORMAT = b"1\n", b"2\n"
 # Rows in memory that are saved together. The more, the less often RocksDB merges what it has saved.
 SAVED_AT_ONCE_BYTES = 16 << 20
 # RocksDB saves by itself what exceeds this, while a write waits and keeps all threads from running. A row takes
@@ -69,6 +72,7 @@ _FIRST = struct.Struct(">qqq?")
 _TWO = struct.Struct(">qq")
 _ONE = struct.Struct(">q")
 _MARK = b"m"
+_SWEPT = (b"c", b"n", b"x")  # the kinds of rows that are removed one by one
 
 
 class FarName(NamedTuple):
@@ -118,6 +122,7 @@ class FarNames:
         self._unsaved_bytes = 0
         self._changing = Lock()  # held while rows are read and written back
         self._swept: bytes = b""
+        self._removed_period = 0  # the message keys of periods before it are removed
         self._db = self._open_existing()
         mark = self._db.get(_MARK) if self._db is not None else None
         self.upto: int = _ONE.unpack(mark)[0] if mark else 0
@@ -127,7 +132,7 @@ class FarNames:
         found = self._disk.read(MARKER)
         if found is None:
             return None
-        if found not in (_FIRST_FORMAT, _FORMAT):
+        if found not in (_FIRST_FORMAT, _SECOND_FORMAT, _FORMAT):
             raise StoreError(
                 f"{MARKER} names a format of {FOLDER} that this release does not know: {found[:20]!r}",
                 hint="Start the release that wrote it, or a newer one",
@@ -135,15 +140,17 @@ class FarNames:
         if not (self._disk.library_folder(FOLDER) / "CURRENT").exists():
             raise StoreError(f"{MARKER} exists, but {FOLDER} is missing or incomplete", hint=_DAMAGED)
         db = _open(self._disk)
-        if found == _FIRST_FORMAT:
-            self._convert(db)
+        if found != _FORMAT:
+            self._convert(db, is_first=found == _FIRST_FORMAT)
         return db
 
-    def _convert(self, db: Rdict) -> None:
+    def _convert(self, db: Rdict, *, is_first: bool) -> None:
         how = WriteOptions()
         how.disable_wal = True  # type: ignore[method-assign,assignment] # the stub is wrong
         try:
-            convert(db, how)
+            if is_first:
+                convert(db, how)
+            convert_message_keys(db, how)
         except Exception as error:
             db.close()
             raise _refused("convert", error) from None
@@ -286,9 +293,22 @@ class FarNames:
         return _TWO.unpack(value)[0] if value else None
 
     def unique_keys(self, topic: str, key: str) -> Iterator[str]:
-        """Return the unique keys that were scheduled with this message key."""
-        start = b"k" + topic.encode() + b"\0" + key.encode() + b"\0"
-        return (found[len(start) :].decode(errors="replace") for found, _ in self._rows(start))
+        """Yield the unique keys that were scheduled with this message key, one with timers in two periods twice.
+
+        Those of delivered timers are among them until their period is over.
+        """
+        wanted = topic.encode() + b"\0" + key.encode() + b"\0"
+        period = self._period_from(0)
+        while period is not None:
+            start = message_key_row(period, wanted)
+            for found, _ in self._rows(start):
+                yield found[len(start) :].decode(errors="replace")
+            period = self._period_from(period + 1)
+
+    def _period_from(self, period: int) -> int | None:
+        """The first period from this one on that has message keys."""
+        row = next(self._rows_from(message_key_row(period, b""), b"i"), None)
+        return int.from_bytes(row[0][1:5], "big") if row else None
 
     def due_between(
         self, from_ms: int, until_ms: int, start: bytes, most: int
@@ -346,8 +366,10 @@ class FarNames:
 
     def _sweep(self, wake_ms: int, now_ms: int) -> None:
         gone = WriteBatch(raw_mode=True)
+        self._remove_periods(gone, wake_ms)
         stopped_at = b""
-        for seen, (key, value) in enumerate(self._from(self._swept)):
+        rows = chain(*(self._rows_from(max(self._swept, kind), kind) for kind in _SWEPT if self._swept[:1] <= kind))
+        for seen, (key, value) in enumerate(rows):
             if seen >= SWEEP_ROWS:
                 stopped_at = key
                 break
@@ -355,6 +377,16 @@ class FarNames:
         if len(gone):
             self._write(gone)
         self._swept = stopped_at
+
+    def _remove_periods(self, gone: WriteBatch, wake_ms: int) -> None:
+        """Remove the message keys of periods whose timers were all due before this time."""
+        current = period_of(wake_ms)
+        if current <= self._removed_period:
+            return
+        first = self._period_from(0)
+        if first is not None and first < current:
+            gone.delete_range(message_key_row(0, b""), message_key_row(current, b""))
+        self._removed_period = current
 
     def _sweep_row(self, gone: WriteBatch, key: bytes, value: bytes, wake_ms: int, now_ms: int) -> None:
         match key[:1]:
@@ -365,9 +397,6 @@ class FarNames:
                     gone.delete(key)
             case b"x":
                 if _TWO.unpack(value)[0] < wake_ms:
-                    gone.delete(key)
-            case b"k":
-                if _ONE.unpack(value)[0] < wake_ms:
                     gone.delete(key)
             case b"c":
                 if _TWO.unpack(value)[1] < now_ms:
@@ -432,7 +461,8 @@ def _add(rows: WriteBatch, name: bytes, row: _Name, one: Waiting) -> None:
     topic, _, unique_key = name.partition(b"\0")
     for message_key in (find_property(one.properties, KEYS.encode()) or b"").split(KEY_SEPARATOR.encode()):
         if message_key:
-            rows.put(b"k" + topic + b"\0" + message_key + b"\0" + unique_key, _ONE.pack(one.due_ms))
+            name_of_key = topic + b"\0" + message_key + b"\0" + unique_key
+            rows.put(message_key_row(period_of(one.due_ms), name_of_key), b"")
 
 
 def _open(disk: Disk) -> Rdict:

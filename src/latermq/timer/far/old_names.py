@@ -1,6 +1,7 @@
-"""Names of far timers in the first format, which a start converts.
+"""Names of far timers in the first and in the second format, which a start converts.
 
-In that format, the rows `n` had the entry in their key, and rows `p` repeated the due time. The others are the same.
+In the first format, the rows `n` had the entry in their key, and rows `p` repeated the due time. In both, the message
+keys were rows `k` (topic, message key, unique key → due time).
 """
 
 import struct
@@ -9,8 +10,11 @@ from typing import Any
 
 from rocksdict import Rdict, WriteBatch, WriteOptions
 
+from latermq.timer.far.message_keys import message_key_row, period_of
+
 _ROWS_AT_ONCE = 10_000
 _OLD = struct.Struct(">qq")  # due time, timer id
+_DUE = struct.Struct(">q")
 _FIRST = struct.Struct(">qqq?")  # entry, due time, timer id, whether there are more
 
 
@@ -40,6 +44,24 @@ def convert(db: Rdict, how: WriteOptions) -> int:
     db.write(batch, how)
     db.flush()
     return count
+
+
+def convert_message_keys(db: Rdict, how: WriteOptions) -> None:
+    """Replace the rows `k`. After a crash midway, the next call does all of it again."""
+    rows = db.iter()
+    rows.seek(b"k")
+    batch = WriteBatch(raw_mode=True)
+    while rows.valid() and rows.key().startswith(b"k"):
+        (due_ms,) = _DUE.unpack(rows.value())
+        batch.put(message_key_row(period_of(due_ms), rows.key()[1:]), b"")
+        if batch.len() == _ROWS_AT_ONCE:
+            db.write(batch, how)
+            batch = WriteBatch(raw_mode=True)
+        rows.next()
+    rows.status()  # raises if the rows ended because a file is damaged
+    batch.delete_range(b"k", b"l")
+    db.write(batch, how)
+    db.flush()
 
 
 def _pieces(db: Rdict) -> Iterator[list[tuple[bytes, bytes]]]:
