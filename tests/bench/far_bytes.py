@@ -63,7 +63,8 @@ def measure_far_bytes(folder: Path, count: int, body_bytes: int) -> Iterator[tup
     yield "compacted", _columns(Path(root.timeline) / done.path, count)
     yield "in a window", _windowed(root, rows)
     yield "its name, and its deletion", {"RocksDB": _names(folder / "names", records, sizes)}
-    delivered = build(0, np.arange(count), records, sizes).block
+    dues = rows.column("due_ms").to_numpy()
+    delivered = build(0, np.arange(count), records, sizes, dues, aging.broker.stamp).block
     assert delivered is not None
     yield "delivered", _logged(bytes(delivered.data), delivered.sizes, body_bytes)
 

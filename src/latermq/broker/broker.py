@@ -65,6 +65,7 @@ from latermq.group.transactions.half_topic import HalfTopic, TransactionState
 from latermq.group.transactions.open_halves import CheckSchedule, OpenHalves
 from latermq.message.ids import pack_host
 from latermq.message.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, TRANSACTION_GROUP
+from latermq.message.stamp import Stamp
 from latermq.message.timer_code import timer_code_of
 from latermq.model.transaction import TransactionTallies
 from latermq.store.files.disk import Disk
@@ -145,6 +146,7 @@ class Broker:
         self.topics.is_lost = any(trouble.is_lost for trouble in self.troubles if trouble.path == TOPICS_PATH)
         keys = GeneratedKeys(self.store.store_id, self.store.queues)
         self.admission = Admission(levels, config.timer.max_delay, keys.next_key)
+        self.stamp = Stamp(settings.cluster)
         self._must_recount_timers = False
         self._open_waiting(levels)
         self.tables = Tables(
@@ -304,6 +306,7 @@ class Broker:
             self.traffic,
             self.clock,
             settings,
+            self.stamp,
             store_host=self.store_host,
             random_fraction=random_fraction,
         )
@@ -428,6 +431,7 @@ class Broker:
             self.far_names,
             self.admission,
             clock,
+            self.stamp,
             store_host=self.store_host,
             max_steps=config.timer.max_lookup,
             on_changed=self.timers.note_timer,
@@ -476,6 +480,7 @@ class Broker:
             levels,
             ClockGuard(self.clock, self.config.clock.max_step, self._disk),
             self.config.timer,
+            self.stamp,
             renewal_window_ms=load_renewal_window_ms(self._disk, self.config.store.retention),
             marks=waiting.recovered_marks,
             is_engine_whole=self.has_whole_engine,

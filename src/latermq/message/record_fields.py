@@ -30,6 +30,7 @@ SYSFLAG_FROM_SENDER = 0x703
 SYSFLAG_BORN_V6 = 0x10
 SYSFLAG_STORE_V6 = 0x20
 SYSFLAG_HOSTS = SYSFLAG_BORN_V6 | SYSFLAG_STORE_V6
+SYSFLAG_ABRIDGED = 0x10000  # LaterMQ's own, of a timer that waits: it gets the broker's properties when it is delivered
 
 MAX_RECONSUME_TIMES = (1 << 31) - 1
 

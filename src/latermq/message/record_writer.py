@@ -25,6 +25,7 @@ from latermq.message.record_fields import (
     PROPERTIES_LENGTH_BYTES,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
+    SYSFLAG_AT,
     SYSFLAG_BORN_V6,
     SYSFLAG_HOSTS,
     SYSFLAG_STORE_V6,
@@ -151,6 +152,16 @@ def set_flags(data: bytearray, starts: Ints, flags: Sequence[int]) -> None:
 def set_queue_ids(data: Buffer, starts: Ints, queue_ids: Ints) -> None:
     """Set the queue ids in records."""
     u32_at_any_byte(data, len(data))[starts + QUEUE_ID_AT] = queue_ids
+
+
+def set_sysflags(data: bytearray, starts: Ints, sysflags: Ints) -> None:
+    """Set the system flags in records."""
+    u32_at_any_byte(data, len(data))[starts + SYSFLAG_AT] = sysflags
+
+
+def set_properties_lengths(data: bytearray, at: Ints, lengths: Ints) -> None:
+    """Set the lengths of properties at these positions."""
+    u16_at_any_byte(data, len(data))[at] = lengths
 
 
 def set_topics(data: bytearray, starts: Ints, sizes: Ints, magics: Ints) -> None:

@@ -79,8 +79,8 @@ class Admission:
         self._max_delay_ms = max_delay_ms
         self.next_name = next_name
 
-    def admit(self, topic: str, queue_id: int, encoded: str, now_ms: int) -> Admitted:
-        """Decide where one message is stored."""
+    def admit(self, topic: str, queue_id: int, encoded: str, now_ms: int, *, is_abridged: bool = False) -> Admitted:
+        """Decide where one message is stored. With `is_abridged`, the record of a timer has SYSFLAG_ABRIDGED."""
         properties = decode_properties(encoded)
         for name in [name for name in properties if name.startswith(OWN_PREFIX) or name in _BROKER_PROPERTIES]:
             del properties[name]
@@ -100,11 +100,11 @@ class Admission:
             return Admitted(topic, queue_id, encode_properties(properties), Wait.NONE, 0, now_ms)
         if not properties.get(UNIQUE_KEY):
             properties[UNIQUE_KEY] = self.next_name()
-        waiting = waiting_properties(properties, topic, queue_id, named_ms)
+        waiting = waiting_properties(properties, topic, queue_id, named_ms, is_abridged=is_abridged)
         return Admitted(TIMER_TOPIC, 0, encode_properties(waiting), Wait.TIMER, 0, named_ms)
 
     def ordinary_timer(self, topic: str, queue_id: int, encoded: str, now_ms: int) -> OrdinaryTimer | None:
-        """Return the same as `admit` for an ordinary timer, four times as fast; None for others.
+        """Return the same as `admit` for an ordinary timer, abridged and four times as fast; None for others.
 
         Nearly all are ordinary.
         """
@@ -120,8 +120,7 @@ class Admission:
             return None
         end = "" if encoded[-1] == PROPERTY_END else PROPERTY_END
         return OrdinaryTimer(
-            f"{encoded}{end}{TIMER_OUT_MS}\x01{slot_of(due_ms)}\x02{REAL_TOPIC}\x01{topic}\x02"
-            f"{REAL_QUEUE_ID}\x01{queue_id}\x02{DUE_MS}\x01{due_ms}\x02",
+            f"{encoded}{end}{REAL_TOPIC}\x01{topic}\x02{REAL_QUEUE_ID}\x01{queue_id}\x02{DUE_MS}\x01{due_ms}\x02",
             due_ms,
             unique_key,
         )
@@ -180,12 +179,14 @@ class Admission:
         return f"Set {unit}, at most {self._max_delay_ms // 1000} s from now, or raise timer.max_delay"
 
 
-def waiting_properties(properties: dict[str, str], topic: str, queue_id: int, due_ms: int) -> dict[str, str]:
+def waiting_properties(
+    properties: dict[str, str], topic: str, queue_id: int, due_ms: int, *, is_abridged: bool = False
+) -> dict[str, str]:
     """Return the properties of a record that waits in the timer topic."""
     waiting = {name: value for name, value in properties.items() if name not in (REAL_TOPIC, REAL_QUEUE_ID)}
-    return waiting | {
-        TIMER_OUT_MS: str(slot_of(due_ms)), REAL_TOPIC: topic, REAL_QUEUE_ID: str(queue_id), DUE_MS: str(due_ms),
-    }  # fmt: skip
+    if not is_abridged:
+        waiting[TIMER_OUT_MS] = str(slot_of(due_ms))
+    return waiting | {REAL_TOPIC: topic, REAL_QUEUE_ID: str(queue_id), DUE_MS: str(due_ms)}
 
 
 def cancel_properties(encoded: str, name: str, *, is_effective: bool) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from latermq.config import TimerConfig
 from latermq.errors import StoreError
 from latermq.message.record import record_properties
+from latermq.message.stamp import Stamp
 from latermq.message.timer_code import real_topic
 from latermq.retry import Backoff
 from latermq.store.checkpoint import TimerMarks
@@ -62,6 +63,7 @@ class TimerService:
         levels: LevelTable,
         guard: ClockGuard,
         config: TimerConfig,
+        stamp: Stamp,
         *,
         renewal_window_ms: int,
         marks: TimerMarks | None,
@@ -116,8 +118,10 @@ class TimerService:
         )
 
         self._levels = LevelSources(store, levels, guard.wall_ms())
-        self._in_flight = InFlight(store, config)
-        self._builder = Builder(store, self._levels, self.loader, self.windows, self.settled, self._in_flight, config)
+        self._in_flight = InFlight(store, stamp, config)
+        self._builder = Builder(
+            store, self._levels, self.loader, self.windows, self.settled, self._in_flight, stamp, config
+        )
         self.delivered = DeliveredCounts(self.counters)
         self.delivery = Delivery(
             store, self.settled, self._in_flight, self.delivered, place_of=place_of, on_delivered=on_delivered

@@ -8,9 +8,12 @@ import pytest
 from latermq.message.entry_id import decode_entry_id
 from latermq.message.ids import pack_host
 from latermq.message.names import SCHEDULE_TOPIC
-from latermq.message.properties import encode_properties
+from latermq.message.properties import MAX_PROPERTIES_BYTES, encode_properties
 from latermq.message.record import Message, check_record, decode_record
+from latermq.message.record_fields import SYSFLAG_ABRIDGED, SYSFLAG_HOSTS
 from latermq.message.record_writer import encode_record
+from latermq.message.slots import slot_of
+from latermq.message.stamp import Stamp
 from latermq.message.tags import tags_code
 from latermq.store.block import Block
 from latermq.store.dispatch import index_keys
@@ -18,9 +21,10 @@ from latermq.timer.delivery.block_builder import build
 
 V4, V6 = pack_host("10.1.2.3", 4_000), pack_host("::1", 4_000)
 LEVEL = 7
+STAMP = Stamp("ours")
 
 
-def waiting_record(chance: Random, number: int, **changes: str) -> bytes:
+def waiting_record(chance: Random, number: int, *, sysflag: int = 0, **changes: str) -> bytes:
     """A record as it lies in the schedule topic; properties in the order that chance gives."""
     properties = {
         "UNIQ_KEY": f"{number:032X}", "DELAY": str(LEVEL), "REAL_QID": str(chance.randrange(4)),
@@ -34,7 +38,7 @@ def waiting_record(chance: Random, number: int, **changes: str) -> bytes:
     names = list(properties)
     chance.shuffle(names)
     encoded = encode_properties({name: properties[name] for name in names}).encode()
-    if chance.random() < 0.3:
+    if not sysflag & SYSFLAG_ABRIDGED and chance.random() < 0.3:
         encoded = encoded[:-1]  # RocketMQ leaves out the last separator
     return encode_record(
         SCHEDULE_TOPIC.encode(),
@@ -49,12 +53,14 @@ def waiting_record(chance: Random, number: int, **changes: str) -> bytes:
         store_host=chance.choice((V4, V6)),
         flag=3,
         reconsume_times=2,
+        sysflag=sysflag,
     )
 
 
 def build_all(records: list[bytes]) -> tuple[Block | None, list[int], list[int]]:
     sizes = np.array([len(record) for record in records], np.int64)
-    return build(LEVEL, np.arange(100, 100 + len(records)), b"".join(records), sizes)
+    dues = np.arange(len(records)) * 700 + 5_000
+    return build(LEVEL, np.arange(100, 100 + len(records)), b"".join(records), sizes, dues, STAMP)
 
 
 def patched(block: Block, at: int) -> list[Message]:
@@ -88,6 +94,41 @@ def test_what_is_built_is_the_same_message_in_its_own_topic(seed: int) -> None:
             assert getattr(message, name) == getattr(before, name), name
         assert block.tags[number] == (tags_code(before.properties["TAGS"]) if "TAGS" in before.properties else 0)
     check_keys(block, delivered)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_abridged_timer_gets_what_it_lacks_and_other_records_nothing(seed: int) -> None:
+    chance = Random(seed)
+    abridged = [chance.random() < 0.7 for _ in range(40)]
+    records = [
+        waiting_record(chance, number, sysflag=3 | SYSFLAG_ABRIDGED * one) for number, one in enumerate(abridged)
+    ]
+    block, rows, _ = build_all(records)
+    assert block is not None
+    assert len(rows) == 40
+    delivered = patched(block, 5_000)
+    for number, (record, message) in enumerate(zip(records, delivered, strict=True)):
+        before = decode_record(record)
+        slot = str(slot_of(5_000 + 700 * number))
+        lacks = {"TIMER_OUT_MS": slot, "CLUSTER": "ours", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+        assert message.properties == before.properties | (lacks if abridged[number] else {})
+        assert message.sysflag & ~SYSFLAG_HOSTS == 3
+        assert message.body == before.body
+    check_keys(block, delivered)
+
+
+def test_a_timer_without_room_for_what_it_lacks_is_delivered_without() -> None:
+    def record(padding: int) -> bytes:
+        return waiting_record(Random(1), 1, sysflag=SYSFLAG_ABRIDGED, REAL_TOPIC="orders", padding="x" * padding)
+
+    most = MAX_PROPERTIES_BYTES - len(encode_properties(decode_record(record(1)).properties).encode())
+    records = [record(1 + most - STAMP.most_bytes), record(2 + most - STAMP.most_bytes), record(1 + most)]
+    block, rows, _ = build_all(records)
+    assert block is not None
+    assert rows == [0, 1, 2]
+    delivered = patched(block, 0)
+    assert not any(message.sysflag & SYSFLAG_ABRIDGED for message in delivered)
+    assert ["CLUSTER" in message.properties for message in delivered] == [True, False, False]
 
 
 def check_keys(block: Block, messages: list[Message]) -> None:
@@ -124,7 +165,7 @@ def test_parts_rows_and_joins_of_blocks_are_blocks_of_their_records(seed: int) -
 )
 def test_a_record_that_names_no_place_is_left_out(changes: dict[str, str]) -> None:
     chance = Random(1)
-    records = [waiting_record(chance, 0), waiting_record(chance, 1, **changes), waiting_record(chance, 2)]
+    records = [waiting_record(chance, 0), waiting_record(chance, 1, sysflag=0, **changes), waiting_record(chance, 2)]
     block, rows, unusable = build_all(records)
     assert block is not None
     assert (rows, unusable) == ([0, 2], [1])

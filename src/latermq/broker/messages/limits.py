@@ -54,13 +54,13 @@ class MessageLimits:
             )
         return encoded
 
-    def check_timer(self, properties: str, sysflag: int) -> None:
-        """Refuse a timer or a cancel that cannot be stored."""
+    def check_timer(self, properties: str, sysflag: int, left_out_bytes: int = 0) -> None:
+        """Refuse a timer or a cancel that cannot be stored. `left_out_bytes` are added when it is delivered."""
         if sysflag & SYSFLAG_TRANSACTION_MASK:
             raise IllegalMessage(
                 "timers in batches and cancels cannot be part of a transaction", hint="Send timers one by one"
             )
-        if len(properties.encode()) > MAX_TIMER_PROPERTIES_BYTES:
+        if len(properties.encode()) + left_out_bytes > MAX_TIMER_PROPERTIES_BYTES:
             raise IllegalMessage(
                 f"the properties of a timer may take {MAX_TIMER_PROPERTIES_BYTES} bytes, these take more",
                 hint="Move large values into the body",

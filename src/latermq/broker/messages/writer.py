@@ -15,14 +15,9 @@ from latermq.errors import IllegalMessage, InvalidParameter
 from latermq.message.half import is_half
 from latermq.message.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from latermq.message.properties import (
-    CLUSTER,
-    DEFAULT_REGION,
     MAX_PROPERTIES_BYTES,
     OWN_PREFIX,
-    REGION,
     TIMER_DELETE_KEY,
-    TIMER_OUT_MS,
-    TRACE_ON,
     TRANSACTION_PREPARED,
     UNIQUE_KEY,
     decode_properties,
@@ -30,7 +25,9 @@ from latermq.message.properties import (
     with_stamp,
 )
 from latermq.message.recall_handle import encode_recall_handle
-from latermq.message.record_fields import SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
+from latermq.message.record_fields import SYSFLAG_ABRIDGED, SYSFLAG_FROM_SENDER, SYSFLAG_TRANSACTION_MASK
+from latermq.message.slots import slot_of
+from latermq.message.stamp import Stamp
 from latermq.message.timer_name import meanings
 from latermq.model.topic import Topic
 from latermq.store.batch_block import Sender, append_batch
@@ -59,6 +56,7 @@ class MessageWriter:
         traffic: Traffic,
         clock: Clock,
         settings: BrokerConfig,
+        stamp: Stamp,
         *,
         store_host: bytes,
         random_fraction: Callable[[], float],
@@ -81,8 +79,8 @@ class MessageWriter:
         self._store_host = store_host
         self._random_fraction = random_fraction
         self.message_id_prefix = store_host.hex().upper()
-        # RocketMQ's broker adds these properties to single messages, but not to batches. Clients' traces read them.
-        self.stamp = encode_properties({CLUSTER: settings.cluster, REGION: DEFAULT_REGION, TRACE_ON: "true"})
+        self.stamp = stamp
+        self._stamp_text = stamp.text
         self._next_queue = 0
 
     # Single messages
@@ -114,14 +112,14 @@ class MessageWriter:
         wait, now_ms, real_topic, real_queue_id = Wait.NONE, 0, topic, queue_id
         # All properties that need admission contain one of these; few other messages do.
         needs_admission = "DEL" in properties or "TIMER_" in properties or OWN_PREFIX in properties
-        if not is_retry:  # a retry has the stamp from its first send
-            properties = with_stamp(properties, self.stamp)
+        is_abridged = False
         if needs_admission:
             now_ms = self._now_ms()  # also the store time, from which a level's due time counts
-            place = self._admission.admit(topic, queue_id, properties, now_ms)
+            place = self._admission.admit(topic, queue_id, properties, now_ms, is_abridged=not is_retry)
             topic, queue_id, properties, wait = place[:4]
+            is_abridged = wait == Wait.TIMER and not is_retry
             if wait >= Wait.TIMER:
-                self._check_timer(place, sysflag)
+                self._check_timer(place, sysflag, self.stamp.most_bytes if is_abridged else 0)
                 now_ms = self._log_writer.monotonic_store_ms(TIMER_TOPIC, now_ms)
             if wait == Wait.CANCEL:
                 draft = Draft(
@@ -129,6 +127,8 @@ class MessageWriter:
                     sysflag & SYSFLAG_FROM_SENDER, reconsume_times,
                 )  # fmt: skip
                 return self._send_cancel(place, real_topic, real_queue_id, draft, now_ms)
+        if not is_retry and not is_abridged:  # a retry has the stamp from its first send
+            properties = with_stamp(properties, self._stamp_text)
         # The same checks as in `encode_properties`, which is called only to name the error: this saves 0.2 µs.
         encoded = properties.encode()
         if sysflag & SYSFLAG_TRANSACTION_MASK or "\0" in properties or len(encoded) > MAX_PROPERTIES_BYTES:
@@ -145,7 +145,7 @@ class MessageWriter:
             born_timestamp_ms,
             born_host,
             flag,
-            sysflag & SYSFLAG_FROM_SENDER,
+            sysflag & SYSFLAG_FROM_SENDER | (SYSFLAG_ABRIDGED if is_abridged else 0),
             reconsume_times,
             now_ms,
         )
@@ -153,8 +153,8 @@ class MessageWriter:
         if wait:
             self._note_waiting(place, real_topic, queue_offset)
             if wait == Wait.TIMER and not is_retry:
-                known = decode_properties(properties)
-                handle = self.recall_handle(real_topic, int(known[TIMER_OUT_MS]), known[UNIQUE_KEY])
+                unique_key = decode_properties(properties)[UNIQUE_KEY]
+                handle = self.recall_handle(real_topic, slot_of(place.due_ms), unique_key)
         elif (topic, queue_id) in self._waiting_pulls.by_queue or topic in self._waiting_pulls.other_topics:
             self._waiting_pulls.mark_ready(topic, queue_id)
         self._traffic.messages_in += 1
@@ -221,9 +221,9 @@ class MessageWriter:
         message_id = f"{self.message_id_prefix}{appended.physical_offset:016X}"
         return message_id, queue_id, appended.queue_offset, appended.end_offset, ""
 
-    def _check_timer(self, place: Admitted, sysflag: int) -> None:
+    def _check_timer(self, place: Admitted, sysflag: int, left_out_bytes: int = 0) -> None:
         """Refuse a timer or a cancel that cannot be stored."""
-        self.limits.check_timer(place.properties, sysflag)
+        self.limits.check_timer(place.properties, sysflag, left_out_bytes)
         if place.wait == Wait.TIMER:
             self._check_room(place.due_ms)
 

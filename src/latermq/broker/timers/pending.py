@@ -23,6 +23,8 @@ from latermq.message.properties import (
     encode_properties,
 )
 from latermq.message.record import decode_record
+from latermq.message.record_fields import SYSFLAG_ABRIDGED
+from latermq.message.stamp import Stamp
 from latermq.message.takes import encode_takes
 from latermq.message.timer_name import names_of, timer_name
 from latermq.model.timers import Density, Outcome, PendingPage, Verdict
@@ -85,6 +87,7 @@ class PendingTimers:
         far_names: FarNames,
         admission: Admission,
         clock: Clock,
+        stamp: Stamp,
         *,
         store_host: bytes,
         max_steps: int,
@@ -95,6 +98,7 @@ class PendingTimers:
         self._timers = timers
         self._admission = admission
         self._clock = clock
+        self._stamp = stamp
         self._store_host = store_host
         self._on_changed = on_changed
         self._far_names = far_names
@@ -292,9 +296,11 @@ class PendingTimers:
         queue_id = properties.get(REAL_QUEUE_ID, "")
         if not queue_id.isdecimal() or len(queue_id) > 9:
             raise InvalidParameter("the timer has no valid queue", hint="Cancel it; otherwise it becomes a dead letter")
-        waiting = waiting_properties(properties, topic, int(queue_id), due_ms)
-        encoded = with_takes(encode_properties(waiting), takes, MAX_PROPERTIES_BYTES).encode()
-        if len(encoded) > MAX_PROPERTIES_BYTES:
+        is_abridged = bool(message.sysflag & SYSFLAG_ABRIDGED)
+        waiting = waiting_properties(properties, topic, int(queue_id), due_ms, is_abridged=is_abridged)
+        most_bytes = MAX_PROPERTIES_BYTES - (self._stamp.most_bytes if is_abridged else 0)
+        encoded = with_takes(encode_properties(waiting), takes, most_bytes).encode()
+        if len(encoded) > most_bytes:
             raise InvalidParameter("the timer's properties are too large for a move", hint="Cancel it and send another")
         return Draft(
             TIMER_TOPIC,

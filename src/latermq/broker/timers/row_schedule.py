@@ -18,8 +18,9 @@ from latermq.config import Config
 from latermq.errors import FlowControl, IllegalMessage, NoPermission, TopicNotFound
 from latermq.message.names import TIMER_TOPIC
 from latermq.message.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY, encode_properties
+from latermq.message.record_fields import SYSFLAG_ABRIDGED
 from latermq.message.record_writer import fill_templates, record_template
-from latermq.message.slots import slot_of, slots_of
+from latermq.message.slots import slots_of
 from latermq.message.timer_code import FLAG, KIND_SHIFT, TIMER
 from latermq.model.rows import Column, RowBatch
 from latermq.model.topic import Topic
@@ -80,9 +81,7 @@ class RowSchedule:
         self._store_host = store_host
         self._random_fraction = random_fraction
         self._next_queue = 0
-        self._stamp = (
-            b"\x02" + writer.stamp.removesuffix("\x02").encode()
-        )  # the final separator is part of the next piece
+        self._max_properties = MAX_TIMER_PROPERTIES_BYTES - writer.stamp.most_bytes
 
     def schedule(self, batch: RowBatch, born_host: bytes) -> ScheduleResult:
         """Append the rows with new names as timers, as one block. A row whose time has passed is due now.
@@ -103,7 +102,7 @@ class RowSchedule:
         rows = np.flatnonzero(new)
         if len(rows):
             self._check_room(dues[rows])
-            builder = _BlockBuilder(batch, rows, dues[rows], keys, self._stamp)
+            builder = _BlockBuilder(batch, rows, dues[rows], keys, self._max_properties)
             queues = self._queues(batch, rows, configs)
             self._reserve_queues(batch, rows, queues)
             block = builder.build(queues, hashes[rows], born_host, self._store_host, now_ms)
@@ -202,9 +201,9 @@ def _split(column: Column, separator: bytes) -> tuple[Column, Ints]:
 class _BlockBuilder:
     """Builds records of the timer topic from columns, without a loop over rows. One join makes the block."""
 
-    def __init__(self, batch: RowBatch, rows: Indices, dues: Ints, keys: list[bytes], stamp: bytes) -> None:
+    def __init__(self, batch: RowBatch, rows: Indices, dues: Ints, keys: list[bytes], max_properties: int) -> None:
         self._batch = batch
-        self._stamp = stamp
+        self._max_properties = max_properties
         self._rows = rows
         self._is_selected = np.zeros(len(batch), bool)
         self._is_selected[rows] = True
@@ -217,7 +216,10 @@ class _BlockBuilder:
     def build(self, queues: Ints, unique_hashes: Ints, born_host: bytes, store_host: bytes, now_ms: int) -> Block:
         """Return the records. Their offsets and store time are set when they are appended."""
         count = len(self._rows)
-        template = record_template(TIMER_TOPIC, 0, born_timestamp_ms=now_ms, born_host=born_host, store_host=store_host)
+        template = record_template(
+            TIMER_TOPIC, 0, born_timestamp_ms=now_ms, born_host=born_host, store_host=store_host,
+            sysflag=SYSFLAG_ABRIDGED,
+        )  # fmt: skip
         bodies = self._select(self._batch.bodies.values())
         properties, properties_bytes = self._properties(queues)
         data = bytearray().join(
@@ -259,40 +261,33 @@ class _BlockBuilder:
                 value_sizes = column.sizes[rows]
                 sizes += np.where(value_sizes > 0, value_sizes + len(name_prefix), 0)
         waiting, waiting_sizes = self._waiting_properties(queues)
-        pieces += (repeat(self._stamp, len(rows)), *waiting)
-        sizes += waiting_sizes + len(self._stamp)
-        if int(sizes.max()) > MAX_TIMER_PROPERTIES_BYTES:
+        pieces += waiting
+        sizes += waiting_sizes
+        if int(sizes.max()) > self._max_properties:
             reject_row(
                 int(rows[sizes.argmax()]),
-                f"its properties exceed {MAX_TIMER_PROPERTIES_BYTES} bytes, the limit for a timer",
+                f"its properties exceed {self._max_properties} bytes, the limit for a timer",
                 "Move large values into the body",
             )
         return pieces, sizes
 
     def _waiting_properties(self, queues: Ints) -> tuple[list[Iterable[bytes]], Ints]:
-        """Return each row's `waiting_properties`, encoded once per queue with the two times inserted."""
+        """Return each row's `waiting_properties`, encoded once per queue with the due time inserted."""
         batch, rows, dues = self._batch, self._rows, self._dues
-        slots = slots_of(dues)
-        slot_placeholder = str(slot_of(_PLACEHOLDER_DUE_MS))
         places, place_of = np.unique(batch.topic_of[rows].astype(np.int64) << 32 | queues, return_inverse=True)
-        befores, betweens = set(), []
+        before_dues = []
         for place in places.tolist():
-            waiting = waiting_properties({}, batch.topics[place >> 32], place & 0xFFFFFFFF, _PLACEHOLDER_DUE_MS)
-            before, between = (
-                encode_properties(waiting).rsplit(str(_PLACEHOLDER_DUE_MS), 1)[0].split(slot_placeholder, 1)
+            waiting = waiting_properties(
+                {}, batch.topics[place >> 32], place & 0xFFFFFFFF, _PLACEHOLDER_DUE_MS, is_abridged=True
             )
-            befores.add(f"\x02{before}".encode())
-            betweens.append(between.encode())
-        [before_all] = befores  # the slot is the first value for every queue, so all are equal
-        slot_texts = {slot: b"%d" % slot for slot in np.unique(slots).tolist()}
+            before_due = encode_properties(waiting).rsplit(str(_PLACEHOLDER_DUE_MS), 1)[0]
+            before_dues.append(f"\x02{before_due}".encode())
         pieces: list[Iterable[bytes]] = [
-            repeat(before_all, len(rows)),
-            map(slot_texts.__getitem__, slots.tolist()),
-            map(betweens.__getitem__, place_of.tolist()),
+            map(before_dues.__getitem__, place_of.tolist()),
             map(b"%d\x02".__mod__, dues.tolist()),
         ]
-        between_sizes = np.array(list(map(len, betweens)), np.int64)[place_of]
-        return pieces, len(before_all) + _digit_counts(slots) + between_sizes + _digit_counts(dues) + 1
+        before_sizes = np.array(list(map(len, before_dues)), np.int64)[place_of]
+        return pieces, before_sizes + _digit_counts(dues) + 1
 
     def _index_keys(self, unique_hashes: Ints) -> tuple[Ints32, Ints]:
         """Return the key index hashes of the records and the row of each hash, in row order."""

@@ -111,7 +111,7 @@ class HalfWriter:
 
     def _known(self, properties: str, producer_group: str) -> dict[str, str]:
         """Return the properties that a half keeps, with those that it needs."""
-        known = decode_properties(with_stamp(properties, self._writer.stamp))
+        known = decode_properties(with_stamp(properties, self._writer.stamp.text))
         for name in [name for name in known if name.startswith(OWN_PREFIX)]:
             del known[name]
         # Those that only brokers write. The last two would mark this half as the copy of an earlier one.

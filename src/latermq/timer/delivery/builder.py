@@ -5,6 +5,7 @@ from typing import Protocol
 import numpy as np
 
 from latermq.config import TimerConfig
+from latermq.message.stamp import Stamp
 from latermq.message.timer_code import UNKNOWN_DUE_MS
 from latermq.store.message_store import MessageStore
 from latermq.timer.delivery.block_builder import build
@@ -43,6 +44,7 @@ class Builder:
         windows: Windows,
         settled: Settled,
         in_flight: InFlight,
+        stamp: Stamp,
         config: TimerConfig,
     ) -> None:
         self._store = store
@@ -51,6 +53,7 @@ class Builder:
         self._windows = windows
         self._settled = settled
         self._in_flight = in_flight
+        self._stamp = stamp
         self._config = config
         self._built_at_ms = 0
         self.failure = ""
@@ -119,7 +122,7 @@ class Builder:
         if batch.is_renewal:
             built = build_renewals(batch.offsets, raw, batch.sizes, self._config.import_precision)
         else:
-            built = build(level, batch.offsets, raw, batch.sizes)
+            built = build(level, batch.offsets, raw, batch.sizes, batch.dues, self._stamp)
         is_far = batch.raw is not None
         if built.block is not None:
             built.block.is_far = is_far

@@ -19,6 +19,8 @@ from latermq.message.properties import (
     encode_properties,
 )
 from latermq.message.record import decode_record, layout
+from latermq.message.record_fields import SYSFLAG_ABRIDGED
+from latermq.message.stamp import Stamp
 from latermq.store.block import Block
 from latermq.store.dispatch import hash_keys, queue_tags_code
 from latermq.store.log_writer import Draft
@@ -43,9 +45,10 @@ class Undeliverable(NamedTuple):
 class DeadLetters:
     """Records waiting to be rewritten. The resulting blocks are delivered like any other."""
 
-    def __init__(self, encode: Callable[[Draft], bytes], *, block_bytes: int, record_bytes: int) -> None:
+    def __init__(self, encode: Callable[[Draft], bytes], stamp: Stamp, *, block_bytes: int, record_bytes: int) -> None:
         """`encode` encodes a record that has no position yet. No record may take more than `record_bytes`."""
         self._encode = encode
+        self._stamp = stamp
         self._block_bytes = block_bytes
         self._record_bytes = record_bytes
         self._waiting: deque[Undeliverable] = deque()
@@ -119,7 +122,7 @@ class DeadLetters:
 
         The body is truncated if it does not fit a segment.
         """
-        draft = _dead_letter(record, added, entry_id)
+        draft = _dead_letter(record, added, entry_id, self._stamp)
         letter = self._encode(draft)
         if len(letter) > self._record_bytes:
             draft = _bare_letter(record, added, entry_id)._replace(body=b"")
@@ -138,14 +141,15 @@ class DeadLetters:
         return sum(len(ones.entries) for ones in self._waiting if level is None or ones.level == level)
 
 
-def _dead_letter(record: bytes, added: dict[str, str], entry_id: int) -> Draft:
+def _dead_letter(record: bytes, added: dict[str, str], entry_id: int, stamp: Stamp) -> Draft:
     """Return the message of a record, with these properties added.
 
     If the record cannot be read, or if the added properties do not fit, the record's bytes become the body.
     """
     try:
         message = decode_record(record)
-        properties = encode_properties(message.properties | added).encode()
+        known = stamp.completed(message.properties) if message.sysflag & SYSFLAG_ABRIDGED else message.properties
+        properties = encode_properties(known | added).encode()
     except (CorruptStore, UnicodeDecodeError):
         return _bare_letter(record, added, entry_id)
     if len(properties) > MAX_PROPERTIES_BYTES:
@@ -158,7 +162,7 @@ def _dead_letter(record: bytes, added: dict[str, str], entry_id: int) -> Draft:
         message.born_timestamp_ms,
         pack_host(*message.born_host),
         message.flag,
-        message.sysflag,
+        message.sysflag & ~SYSFLAG_ABRIDGED,
         message.reconsume_times,
         entry_id,
     )

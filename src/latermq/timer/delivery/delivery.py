@@ -98,7 +98,7 @@ class Delivery:
 
         If an append fails, the remaining ones are not kept here.
         """
-        letters = new_dead_letters(self._store, self._in_flight.block_bytes)
+        letters = new_dead_letters(self._store, self._in_flight.stamp, self._in_flight.block_bytes)
         letters.add(given_up)
         while letters:
             block, dues = letters.pop()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from latermq.arrays import Ints
 from latermq.config import TimerConfig
+from latermq.message.stamp import Stamp
 from latermq.store.message_store import MessageStore
 from latermq.timer.delivery.dead_letters import QUEUE as DEAD_LETTER_QUEUE
 from latermq.timer.delivery.dead_letters import DeadLetters
@@ -11,22 +12,25 @@ from latermq.timer.delivery.kept_back import KeptBack
 from latermq.timer.delivery.stage import Stage
 
 
-def new_dead_letters(store: MessageStore, block_bytes: int) -> DeadLetters:
+def new_dead_letters(store: MessageStore, stamp: Stamp, block_bytes: int) -> DeadLetters:
     """Return an empty set of dead letters; a slice of them takes half a block."""
-    return DeadLetters(store.writer.encode, block_bytes=block_bytes // 2, record_bytes=store.writer.max_block_bytes)
+    return DeadLetters(
+        store.writer.encode, stamp, block_bytes=block_bytes // 2, record_bytes=store.writer.max_block_bytes
+    )
 
 
 class InFlight:
     """The builder adds blocks and the delivery removes them. T does not pass any timer in flight."""
 
-    def __init__(self, store: MessageStore, config: TimerConfig) -> None:
+    def __init__(self, store: MessageStore, stamp: Stamp, config: TimerConfig) -> None:
+        self.stamp = stamp
         self.block_bytes = min(int(config.block), store.writer.segment_bytes // 2)
         self._max_kept_bytes = int(config.stage)
         self.live = Stage(int(config.stage))
         self.overdue = Stage(int(config.stage))
         self.stages = (self.live, self.overdue)
         self.kept_back = KeptBack()
-        self.dead_letters = new_dead_letters(store, self.block_bytes)
+        self.dead_letters = new_dead_letters(store, stamp, self.block_bytes)
 
     @property
     def is_blocked(self) -> bool:
