@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 
+import numpy as np
 import pytest
 
 from latermq.broker.broker import Broker
@@ -11,7 +12,7 @@ from latermq.errors import IllegalMessage
 from latermq.message.batch import BatchMember, encode_batch
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC, TIMER_TOPIC
 from latermq.message.properties import encode_properties
-from latermq.message.record import Message
+from latermq.message.record import Message, decode_record, record_properties
 from latermq.message.record_fields import SYSFLAG_ABRIDGED
 from latermq.message.slots import slot_of
 from latermq.model.timers import Verdict
@@ -19,6 +20,7 @@ from latermq.protocol.remoting.rows import decode_rows, encode_rows
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.log_writer import Draft
 from latermq.timer.admission import waiting_properties
+from latermq.timer.delivery.renewal_builder import build_renewals
 from tests.support.brokers_in_memory import HOST, STAMP, messages, open_broker, pass_time, send
 from tests.support.pipeline.far_broker import FAR_MS, FarBroker
 from tests.support.rows import Row, batch_of
@@ -76,6 +78,24 @@ def test_a_timer_waits_without_the_brokers_properties_and_is_delivered_with_them
     assert message.properties == complete(waiting.properties, scene.due_ms)
 
 
+def test_the_bytes_of_both_records_are_those_of_the_format() -> None:
+    scene = Scene()
+    send_one(scene)
+    written = []
+    for message in (*scene.waiting(), *scene.delivered()):
+        written.append(
+            record_properties(scene.broker.store.log.read(message.physical_offset, message.size_bytes)).decode()
+        )
+    assert written[0] == (
+        "UNIQ_KEY\x01u\x02KEYS\x01a b\x02color\x01red\x02CLUSTER\x01theirs\x02TIMER_DELAY_MS\x0160000\x02"
+        f"REAL_TOPIC\x01orders\x02REAL_QID\x010\x02LMQ_DUE_MS\x01{scene.due_ms}\x02"
+    )
+    assert written[1] == (
+        f"{written[0]}TIMER_OUT_MS\x01{slot_of(scene.due_ms)}\x02"
+        "CLUSTER\x01DefaultCluster\x02MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02"
+    )
+
+
 def test_a_record_of_an_earlier_release_has_them_and_gets_nothing_more() -> None:
     scene = Scene()
     known = {"UNIQ_KEY": "u", "CLUSTER": "of old", "MSG_REGION": "there", "TRACE_ON": "false"}
@@ -108,6 +128,18 @@ def test_a_moved_timer_is_still_abridged_and_has_the_new_time_when_it_is_deliver
     assert moved.sysflag == SYSFLAG_ABRIDGED
     [message] = scene.delivered()
     assert message.properties == complete(moved.properties, scene.due_ms + 7_000)
+
+
+def test_a_renewed_timer_is_still_abridged() -> None:
+    scene = Scene()
+    send_one(scene)
+    [waiting] = scene.waiting()
+    record = scene.broker.store.log.read(waiting.physical_offset, waiting.size_bytes)
+    renewed = build_renewals(np.array([0]), record, np.array([len(record)]), 1_000).block
+    assert renewed is not None
+    message = decode_record(bytes(renewed.data))
+    assert message.sysflag == SYSFLAG_ABRIDGED
+    assert message.properties == waiting.properties | {"LMQ_TIMER_ID": "0", "TIMER_ROLL_TIMES": "1"}
 
 
 def test_a_dead_letter_has_them() -> None:
