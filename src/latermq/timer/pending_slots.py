@@ -80,6 +80,11 @@ class PendingSlots:
             self._orders.add(order)
         return order
 
+    def renewals_of(self, slot_ms: int) -> SlotOrder:
+        """Return the order in which a slot's timers wake that are only renewed then."""
+        units = self._in_slot(slot_ms)
+        return SlotOrder(slot_ms, units.where(units.renews))
+
     def is_pending(self, entries: Ints, wakes: Ints) -> Bools:
         """Which of these entries, read from an order, are not delivered."""
         return ~self._settled.is_delivered(entries, wakes)

@@ -126,3 +126,15 @@ def test_a_count_of_a_full_second_is_exact(scene: Scene) -> None:
     expected = sum(number * 37 % 1_000 < 500 for number in range(MANY))
     assert scene.broker.pending.count(from_ms=start_ms, until_ms=start_ms + 501) == expected
     assert scene.broker.pending.count(topic="orders", from_ms=start_ms, until_ms=start_ms + 501) == expected
+
+
+def test_a_page_from_a_time_on_has_the_timers_that_are_renewed_before_it(scene: Scene) -> None:
+    day_ms = 86_400_000
+    for day in (1, 5, 20, 30):
+        scene.send(b"", day * day_ms, UNIQ_KEY=f"u{day}")
+    scene.flush()
+    from_ms = scene.clock.now_ms() + 10 * day_ms
+    for until_ms, wanted in ((0, {"u20", "u30"}), (from_ms + 15 * day_ms, {"u20"})):
+        page = scene.broker.pending.list(from_ms=from_ms, until_ms=until_ms, limit=PAGE)
+        assert {timer.unique_key for timer in page.timers} == wanted
+        assert page.next == ""

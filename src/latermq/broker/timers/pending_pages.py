@@ -138,13 +138,13 @@ class PendingPages:
         """
         timers = self._timers
         timers.intake.read_all()
-        # A timer that is renewed first may be due at any time.
-        first_ms = min(max(start[0], 0 if due_range.until_ms else due_range.from_ms), _MAX_VALUE)
-        slot_ms = timers.slots.next_slot_ms(max(0, slot_of(first_ms)))
+        slot_ms = timers.slots.next_slot_ms(max(0, slot_of(min(start[0], _MAX_VALUE))))
         for _ in range(MAX_SLOTS):
             if slot_ms is None:
                 return
-            order = timers.slots.order_of(slot_ms)
+            # A timer that is renewed first may be due at any time.
+            is_early = slot_ms + SLOT_MS < due_range.from_ms
+            order = timers.slots.renewals_of(slot_ms) if is_early else timers.slots.order_of(slot_ms)
             yield _EMPTY
             place = start
             while len((found := order.after(*place, limit))[0]):
