@@ -23,7 +23,7 @@ APACHE_CLUSTER = "Apache, cluster"
 _BROKER_HEAP = "2g"
 _PROXY_HEAP = "1g"
 _JCMD_TIMEOUT_S = 60
-_SETTLED_S = 1.0
+_SETTLED_S = 4.0
 _USED_HEAP = re.compile(r"used (\d+)K")
 
 
@@ -123,12 +123,15 @@ class ApacheProxy(ApachePeer):
 
 @contextlib.contextmanager
 def alone(contender: ProxyContender, contenders: Iterable[ProxyContender]) -> Iterator[None]:
-    """Stop the processes of all other contenders for this time. Idle, they take up to 0.4 of two cores."""
+    """Stop the processes of all other contenders for this time. Idle, they take up to 0.4 of two cores.
+
+    All run for a while before, so that those that were stopped catch up and register again.
+    """
     others = [pid for other in contenders if other is not contender for pid in other.pids.values()]
+    time.sleep(_SETTLED_S)
     try:
         for pid in others:
             os.kill(pid, signal.SIGSTOP)
-        time.sleep(_SETTLED_S)  # what was stopped before catches up
         yield
     finally:
         for pid in others:

@@ -1,14 +1,12 @@
 """`latermq acl import` with the files of RocketMQ: databases that its own classes wrote, and accounts of 4.x."""
 
-import io
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
 from rocksdict import Options, Rdict
 
-from tests.golden.files import golden_bytes
+from tests.golden.files import DATA, unpack
 from tests.integration.test_access_lockout import STOPPED
 
 ACCOUNTS = """
@@ -22,8 +20,7 @@ accounts:
 @pytest.fixture
 def apache(tmp_path: Path) -> Path:
     """A store of Apache's broker with three users."""
-    with tarfile.open(fileobj=io.BytesIO(golden_bytes("apache-access.tar.gz"))) as archive:
-        archive.extractall(tmp_path / "store", filter="data")
+    unpack(DATA / "apache-access.tar.gz", tmp_path / "store")
     return tmp_path / "store"
 
 

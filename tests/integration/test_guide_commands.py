@@ -4,14 +4,13 @@ Addresses, and nothing else, are others than on the page (tests/support/page_ses
 """
 
 import re
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tests.golden.files import DATA, golden_json
+from tests.golden.files import DATA, golden_json, unpack
 from tests.support.needs import need_tool
 from tests.support.page_session import page_session, steps_of
 
@@ -27,8 +26,7 @@ ELSEWHERE = {
 
 def rocketmq_store(folder: Path) -> None:
     """What a broker of RocketMQ leaves behind in its user's home."""
-    with tarfile.open(DATA / "apache-store-timers.tar.gz") as archive:
-        archive.extractall(folder / "store", filter="data")
+    unpack(DATA / "apache-store-timers.tar.gz", folder / "store")
 
 
 def small_files() -> dict[str, str]:

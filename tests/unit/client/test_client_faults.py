@@ -1,6 +1,7 @@
 """The producer and its connections when servers fail: retries, timeouts, limits and error messages."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 
 import pytest
@@ -16,7 +17,7 @@ from latermq.client import (
     RequestTimedOut,
     SendResult,
 )
-from latermq.client.session.connection import Connections
+from latermq.client.session.connection import STOPPED_S, SWEEP_S, Connections
 from latermq.errors import Busy, IllegalMessage, ServiceUnavailable, TopicNotFound
 from latermq.message.properties import decode_properties
 from latermq.protocol.remoting.codes import Request, Response
@@ -406,6 +407,21 @@ def test_a_lost_connection_fails_its_pending_requests() -> None:
             with pytest.raises(ConnectionLost, match="was lost"):
                 await connections.call(server.address, 999)
             assert connections.statistics() == {"connections": 0, "pending_connections": 0, "pending_requests": 0}
+            await connections.close()
+
+    run(scenario)
+
+
+def test_answers_that_arrive_while_the_process_is_stopped_count() -> None:
+    async def scenario() -> None:
+        async with scripted_server(lambda request: encode_response(request, Response.SUCCESS)) as server:
+            connections = Connections(on_request=lambda connection, command: None)
+            connection = await connections.open(server.address)
+            call = asyncio.create_task(connections.call(server.address, Request.SEND_MESSAGE_V2, timeout_s=0.3))
+            await asyncio.sleep(0)
+            time.sleep(STOPPED_S + SWEEP_S + 0.2)  # noqa: ASYNC251 - stops both sides, as a suspended machine does
+            assert (await call).code == 0
+            assert connection.is_open
             await connections.close()
 
     run(scenario)

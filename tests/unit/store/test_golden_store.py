@@ -1,7 +1,6 @@
 """Stores that Apache RocketMQ wrote: opened as they are, and rebuilt from their log alone."""
 
 import struct
-import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ from latermq.store.files.disk import Disk, FileDisk
 from latermq.store.files.memory_disk import MemoryDisk
 from latermq.store.index.key_index import IndexFile
 from latermq.store.message_store import MessageStore
-from tests.golden.files import DATA, golden_bytes, golden_json
+from tests.golden.files import DATA, golden_bytes, golden_json, unpack
 
 STORE = golden_json("store.json")
 ALWAYS_MS = 1 << 62
@@ -189,8 +188,7 @@ def test_the_checkpoint_beside_ours_has_apaches_shape() -> None:
 
 
 def unpacked(name: str, folder: Path) -> tuple[FileDisk, StoreConfig, dict[str, Any]]:
-    with tarfile.open(DATA / f"{name}.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
+    unpack(DATA / f"{name}.tar.gz", folder)
     known = golden_json(f"{name}.json")
     config = StoreConfig(
         segment=Size(known["segment_bytes"]),

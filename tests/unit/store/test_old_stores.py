@@ -1,7 +1,6 @@
 """Stores that earlier code made and left by `kill -9`, short files included, open with everything in them."""
 
 import os
-import tarfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from latermq.config import Config, Size, TimerConfig
 from latermq.handover.checked_file import decode_checked
 from latermq.store.checkpoint import PATH, Checkpoint
 from latermq.store.files.disk import FileDisk
+from tests.golden.files import unpack
 from tests.support.brokers_in_memory import STORE, messages, pass_time
 
 ARCHIVE = Path(__file__).resolve().parents[2] / "golden" / "before" / "store.tar.gz"
@@ -73,8 +73,7 @@ def add_files_without_size(folder: Path) -> None:
     ],
 )
 def test_a_store_of_before_opens_with_everything_in_it(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(ARCHIVE, tmp_path)
     folder = tmp_path / "data"
     harm(folder)
     clock = SimulatedClock(KILLED_MS)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from latermq.store.files.disk import FileDisk
 from latermq.store.files.system_calls import SystemCalls
 from latermq.store.message_store import MessageStore
 from latermq.timer import apache_import
-from tests.golden.files import DATA, golden_json
+from tests.golden.files import DATA, golden_json, unpack
 from tests.support.brokers_in_memory import run_until_quiet
 
 KNOWN = golden_json("apache-store-timers.json")
@@ -42,8 +41,7 @@ def due_ms(body: str) -> int:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    with tarfile.open(DATA / "apache-store-timers.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(DATA / "apache-store-timers.tar.gz", tmp_path)
     return tmp_path
 
 

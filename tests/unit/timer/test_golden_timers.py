@@ -1,6 +1,5 @@
 """Timer log, wheel and timer checkpoint beside those that Apache RocketMQ's own classes and broker wrote."""
 
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from latermq.timer.engine.interface import Units
 from latermq.timer.engine.timer_log import DELETE, ROLL, UNIT, UNIT_BYTES, TimerLog, UnitRows
 from latermq.timer.engine.timer_wheel import Slots, TimerWheel
 from latermq.timer.engine.wheel_engine import WheelEngine
-from tests.golden.files import DATA, golden_bytes, golden_json
+from tests.golden.files import DATA, golden_bytes, golden_json, unpack
 
 TIMERS = golden_json("timers.json")
 CHECKPOINT = golden_json("timercheck.json")
@@ -153,8 +152,7 @@ def test_our_units_go_on_in_apaches_lists() -> None:
 
 
 def test_timer_files_of_apaches_broker_are_opened(tmp_path: Path) -> None:
-    with tarfile.open(DATA / "apache-store-timers.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(DATA / "apache-store-timers.tar.gz", tmp_path)
     disk = FileDisk(tmp_path)
     raw = disk.read(apache_checkpoint.PATH)
     assert raw is not None

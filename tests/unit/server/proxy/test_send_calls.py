@@ -1,5 +1,6 @@
 """SendMessage and RecallMessage: which queue a message goes to, and what the broker's replies become."""
 
+import gc
 import tracemalloc
 from collections import deque
 from types import SimpleNamespace
@@ -98,6 +99,28 @@ def test_messages_take_turns_over_queues_whose_brokers_are_reachable() -> None:
     for _ in range(4):
         sender.send(new_message("orders"))
     assert {request.broker for request in sender.link.take()} == {"b"}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_failed_sends_leave_nothing_for_the_garbage_collector(number: int) -> None:
+    sender = Sender("a")
+    messages = [new_message("orders") for _ in range(number)]
+
+    def fail() -> None:
+        call = sender.send(*messages)
+        for request in sender.link.take():
+            request.fail(ConnectFailed("broker 'a' is not reachable"))
+        assert answer(call).status.code != pb.OK
+
+    fail()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(50):
+            fail()
+        assert gc.collect() < 50
+    finally:
+        gc.enable()
 
 
 def test_a_message_group_keeps_its_queue_even_if_the_broker_is_away() -> None:
