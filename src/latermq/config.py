@@ -309,6 +309,7 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # `localhost` and http.host are always accepted.
     hosts: str = ""
     session_timeout: Duration = Duration.parse("12h")  # how long a browser stays signed in
+    sign_outs_file: str = ""  # keeps sign-outs over restarts; empty: a restart ends all sessions
     broker_timeout: Duration = Duration.parse("5s")  # for a broker's answer, with all retries
     request_timeout: Duration = Duration.parse("30s")  # from its headers to the end of its answer, or of each part
     header_timeout: Duration = Duration.parse("10s")  # for the headers of a request to arrive

@@ -11,9 +11,9 @@ from playwright.sync_api import Browser, expect
 from tests.integration.brokers import NOBODY
 from tests.support.browser import visiting
 from tests.support.http_console import HttpClient, running_console
+from tests.support.http_sessions import TOKEN, session_of
 from tests.support.serving import Server, serving
 
-TOKEN = "0123456789abcdef-test"
 BACK_MS = 30_000
 
 
@@ -97,17 +97,6 @@ def test_a_browser_signs_in_with_the_token_and_out_again(browser: Browser) -> No
         page.context.add_cookies([{"name": cookie["name"], "value": cookie["value"], "url": page.url}])
         page.goto("/")
         expect(page).to_have_url(re.compile("/login"))
-
-
-def session_of(client: HttpClient) -> tuple[str, str]:
-    """A session's cookie, and a token from one of its pages."""
-    form = {"Content-Type": "application/x-www-form-urlencoded"}
-    reply = client.request("POST", "/login", f"token={TOKEN}".encode(), headers=form)
-    cookie = reply.headers["set-cookie"].partition(";")[0]
-    page = client.get("/timers/new", Cookie=cookie).body.decode()
-    found = re.search(r'name="csrf" value="([^"]+)"', page)
-    assert found is not None
-    return cookie, found[1]
 
 
 def test_a_session_reads_the_api_and_changes_nothing_without_a_token_of_its_pages() -> None:

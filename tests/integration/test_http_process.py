@@ -22,11 +22,11 @@ from tests.integration.brokers import NOBODY
 from tests.interop.ports import HOST, free_port
 from tests.interop.waiting import wait_until
 from tests.support.http_console import HttpClient, running_console
+from tests.support.http_sessions import TOKEN, session_of
 from tests.support.metrics_scrape import scrape
 from tests.support.serving import serving
 from tests.support.tls_scene import own_certificate, trusting
 
-TOKEN = "0123456789abcdef-test"
 USERS = ("access.enabled=true", "access.mode=enforce")
 
 
@@ -43,18 +43,23 @@ def client() -> Iterator[HttpClient]:
 # The process
 
 
-def test_serve_runs_a_console_and_restarts_it_on_its_port(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", http=True) as server:
+def test_serve_restarts_a_console_on_its_port_and_its_sign_outs_are_not_forgotten(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", "--set", f"http.token={TOKEN}", http=True) as server:
         port = int(server.http.rpartition(":")[2])
         client = HttpClient(port)
         assert f", HTTP {HOST}:{port}, " in server.ready_line()
         assert client.get("/healthz").json == {"status": "ok"}
         assert client.get("/readyz").json == {"status": "ready", "brokers": 1}
+        (signed_out, token), (other, _) = session_of(client), session_of(client)
+        assert {client.get("/", Cookie=one).status for one in (signed_out, other)} == {200}
         killed = server.child_pid("console")
         assert killed is not None
+        form = {"Content-Type": "application/x-www-form-urlencoded", "Cookie": signed_out}
+        assert client.request("POST", "/logout", b"csrf=" + token.encode(), headers=form).status == 303
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: server.log().count("console is ready") == 2, 20.0, "the second start of the console")
         assert client.get("/readyz").status == 200
+        assert [client.get("/metrics", Cookie=one).status for one in (signed_out, other)] == [401, 200]
 
 
 def test_sigterm_stops_a_console_that_runs_alone(tmp_path: Path) -> None:

@@ -94,7 +94,8 @@ class ConsoleProcess:
         checks_users = config.access.enabled and config.access.mode == "enforce"
         self._users = ClusterUsers(config, clock, self.brokers.masters) if checks_users else None
         self.sign_in = SignIn(config.http.token, self._users, clock)
-        sessions = Sessions(self._session_secret, config.http.session_timeout, clock)
+        http = config.http
+        sessions = Sessions(self._session_secret, http.session_timeout, clock, http.sign_outs_file)
         console = Console(self.endpoints, self.collector, self.sign_in, sessions, clock, config)
         routes = [*routes_of(self.endpoints), *LiveApi(self.collector, config.http).routes, *console.routes]
         self.app = ConsoleApp(config.http, clock, routes, self.sign_in, sessions, console.problem)

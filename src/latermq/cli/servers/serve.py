@@ -218,10 +218,12 @@ def _console_command(inherited: list[str], config: "Config", ready: Mapping[str,
 
 
 def _console_settings(data: Path, config: "Config") -> list[str]:
-    """Where the console keeps alerts, jobs and its audit log. A console that runs alone has no data directory."""
+    """Where the console keeps what must survive a restart. One that runs alone has no data directory."""
     settings = [] if config.alerts.state_file else [f"alerts.state_file={data.absolute() / 'alerts.json'}"]
     if not config.http.jobs_folder:
         settings.append(f"http.jobs_folder={data.absolute() / 'console-jobs'}")
+    if not config.http.sign_outs_file:
+        settings.append(f"http.sign_outs_file={data.absolute() / 'console-sign-outs'}")
     if config.access.enabled and not config.audit.folder:
         settings.append(f"audit.folder={data.absolute() / 'audit'}")
     return settings

@@ -202,7 +202,7 @@ class Console:
         return self._page_response(request, View("login.html", shown, "Sign in", status), None)
 
     async def _logout(self, request: Request) -> Response:
-        self._sessions.end(identity_of(request.scope).session)
+        await self._sessions.end(request.headers.getlist("cookie"))
         response = RedirectResponse(LOGIN_PATH, HTTPStatus.SEE_OTHER)
         response.delete_cookie(self._sessions.cookie_name, httponly=True, samesite="strict")
         return response

@@ -1,8 +1,8 @@
 """Sessions of browsers: a signed cookie that names them until they expire, and tokens against cross-site requests.
 
-The cookie is all there is: any console with the same secret accepts it, also after a restart. Another secret ends all
-sessions. That of a user ends with any change of this user. Sessions that were ended by a logout are remembered by the
-process that ended them.
+The cookie is all there is: any console with the same secret accepts it. Another secret ends all sessions. That of a
+user ends with any change of this user. Sessions that were ended by a logout are remembered by the console that ended
+them; after a restart it accepts earlier sessions only if it has saved these.
 """
 
 import base64
@@ -10,16 +10,15 @@ import binascii
 import hashlib
 import hmac
 import secrets
-from collections import OrderedDict
 from http.cookies import CookieError, SimpleCookie
 
 import msgspec
 
 from latermq.clock import Clock
 from latermq.http.security.roles import Identity, Role
+from latermq.http.security.sign_outs import SignOuts
 
 MAX_COOKIE_CHARS = 4_096
-MAX_ENDED = 10_000  # sessions that a logout ended; above it the earliest is forgotten
 # A session that seems to last longer was opened before the clock was set back, or with a longer session_timeout.
 MAX_CLOCK_STEP_MS = 60_000
 _ID_BYTES = 16
@@ -39,13 +38,13 @@ class _Session(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 class Sessions:
     """Opens, recognises and ends sessions."""
 
-    def __init__(self, secret: str, timeout_ms: int, clock: Clock) -> None:
+    def __init__(self, secret: str, timeout_ms: int, clock: Clock, sign_outs_path: str = "") -> None:
         """`secret` is what consoles share, from which the keys are derived."""
         self._key = _derived(secret, "session")
         self._csrf_key = _derived(secret, "csrf")
         self._timeout_ms = timeout_ms
         self._clock = clock
-        self._ended: OrderedDict[str, None] = OrderedDict()
+        self.sign_outs = SignOuts(sign_outs_path, timeout_ms, clock)
         # Browsers send cookies to every port of a host, so consoles with different tokens use different names.
         self.cookie_name = "latermq-session-" + hashlib.sha256(self._key).hexdigest()[:8]
 
@@ -53,11 +52,6 @@ class Sessions:
     def timeout_s(self) -> int:
         """How long a session lasts."""
         return self._timeout_ms // 1000
-
-    @property
-    def ended(self) -> int:
-        """The number of remembered sessions that were ended by a logout."""
-        return len(self._ended)
 
     def open(self, identity: Identity) -> str:
         """Return the cookie of a new session."""
@@ -73,25 +67,31 @@ class Sessions:
 
     def identity_of(self, cookie_headers: list[str]) -> Identity | None:
         """Return whose session a request belongs to, or None if it has no valid one."""
+        session = self._session(cookie_headers)
+        return None if session is None else Identity(session.name, Role(session.role), session.id, session.version)
+
+    async def end(self, cookie_headers: list[str]) -> None:
+        """Refuse the session of a request from now on. Returns when that is saved."""
+        session = self._session(cookie_headers)
+        if session is not None:
+            await self.sign_outs.add(session.id, session.expires_ms)
+
+    def _session(self, cookie_headers: list[str]) -> _Session | None:
         cookie = self._cookie(cookie_headers)
         payload, _, signature = cookie.partition(".")
         if not hmac.compare_digest(signature.encode(errors="replace"), self._signature(payload).encode()):
             return None
         try:
             session = msgspec.json.decode(_bytes_of(payload), type=_Session)
-            role = Role(session.role)
+            Role(session.role)
         except (binascii.Error, ValueError):  # signed by another release
             return None
         left_ms = session.expires_ms - self._clock.now_ms()
-        if not 0 < left_ms <= self._timeout_ms + MAX_CLOCK_STEP_MS or session.id in self._ended:
+        if not 0 < left_ms <= self._timeout_ms + MAX_CLOCK_STEP_MS:
             return None
-        return Identity(session.name, role, session.id, session.version)
-
-    def end(self, session_id: str) -> None:
-        """Refuse a session from now on."""
-        self._ended[session_id] = None
-        if len(self._ended) > MAX_ENDED:
-            self._ended.popitem(last=False)
+        if self.sign_outs.is_ended(session.id, session.expires_ms):
+            return None
+        return session
 
     def csrf_token(self, session_id: str) -> str:
         """Return a token that proves that a request comes from a page of this session.
