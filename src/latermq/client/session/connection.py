@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
     def _sweep(self) -> None:
         now_s = self._loop.time()
         if now_s - self._sweep_due_s > STOPPED_S:
-            self._last_received_s = now_s  # the server was not silent: nobody listened
+            self._last_received_s = now_s  # the server was not silent, this process was
             self._sweep_later()
             return
         expired = [opaque for opaque, (_, deadline_s) in self._pending.items() if deadline_s <= now_s]
