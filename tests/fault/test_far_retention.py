@@ -99,6 +99,8 @@ def test_names_of_delivered_timers_are_forgotten(far: FarBroker) -> None:
     far.broker.far.sweep_names()
     names = far.broker.far_names
     assert list(names.pending("orders", "a", 0)) == []
+    assert list(names.unique_keys("orders", "key-a")) == [None], "it is removed with all of its period"
+    names.sweep(far.clock.now_ms() + (2 << 28), 0)
     assert list(names.unique_keys("orders", "key-a")) == []
     far.close()
 

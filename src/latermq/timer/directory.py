@@ -160,8 +160,9 @@ class Directory:
                 self._note_key(keys, message, topic, key, limit)
         for unique_key in self._far_names.unique_keys(topic, key):
             yield
-            keys[unique_key] = None
-            _check_number(keys, key, limit)
+            if unique_key is not None:
+                keys[unique_key] = None
+                _check_number(keys, key, limit)
         if not keys and not only_pending:
             for offset in self._reader.search_key(topic, key):
                 yield

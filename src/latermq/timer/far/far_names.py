@@ -292,17 +292,20 @@ class FarNames:
         [value] = self._get([b"c" + _plain(topic.encode(), unique_key.encode())])
         return _TWO.unpack(value)[0] if value else None
 
-    def unique_keys(self, topic: str, key: str) -> Iterator[str]:
-        """Yield the unique keys that were scheduled with this message key, one with timers in two periods twice.
+    def unique_keys(self, topic: str, key: str) -> Iterator[str | None]:
+        """Yield the unique keys of pending and cancelled timers with this message key; one in two periods twice.
 
-        Those of delivered timers are among them until their period is over.
+        None stands for a timer that was delivered in a period that is not over, so that a look-up can pause there.
         """
         wanted = topic.encode() + b"\0" + key.encode() + b"\0"
         period = self._period_from(0)
         while period is not None:
             start = message_key_row(period, wanted)
             for found, _ in self._rows(start):
-                yield found[len(start) :].decode(errors="replace")
+                unique_key = found[len(start) :]
+                name = _plain(topic.encode(), unique_key)
+                is_known = any(value is not None for value in self._get([b"n" + name, b"c" + name]))
+                yield unique_key.decode(errors="replace") if is_known else None
             period = self._period_from(period + 1)
 
     def _period_from(self, period: int) -> int | None:
