@@ -166,12 +166,14 @@ class TimelineBench:
         assert attempt.manifest.rows == self._figures[f"rows of window {window.number}"]
 
     def _query(self, spark: "SparkSession") -> None:
-        from latermq.pipeline.query.pending_timers import pending_rows, stored_takers
+        from latermq.pipeline.query.pending_timers import pending_rows, stored_rows, stored_takers
         from latermq.pipeline.timeline.local_timeline import open_local_timeline
 
-        timeline = spark.read.format("delta").load(self._root.timeline)
+        table = open_local_timeline(self._root, "")
+        assert table is not None
         with measured(self._figures, "counting takers"):
-            counts = stored_takers(open_local_timeline(self._root, ""))
+            counts = stored_takers(table)
+        timeline = stored_rows(spark, self._root, table)
         pending_rows(timeline, [self._made.state()], counts).createOrReplaceTempView("pending")
         span = f"due_ms BETWEEN {START_MS + 5 * DAY_MS} AND {START_MS + 5 * DAY_MS + 3_600_000}"
         self._best(

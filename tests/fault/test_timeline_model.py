@@ -198,15 +198,17 @@ class SparkModel:
 
     def query(self, store: Store) -> None:
         """Pending timers of the table and of the entries that it lacks."""
-        from latermq.pipeline.query.pending_timers import pending_rows, stored_takers
+        from latermq.pipeline.query.pending_timers import pending_rows, stored_rows, stored_takers
         from latermq.pipeline.windows.survivors import TakerCounts
 
-        stored: Any = self._spark.read.format("delta").load(self._root.timeline)
+        table = open_local_timeline(self._root, "")
+        assert table is not None
+        stored: Any = stored_rows(self._spark, self._root, table)
         lacking = [row for one in self.stores for row in one.history.rows if row["entry_offset"] >= one.ingested]
         states = [one.state() for one in self.stores]
         entries = stored.unionByName(frame(self._spark, lacking)) if lacking else stored
         low, high = sorted(self._chance.choices(range(3_000), k=2))
-        stored_counts = stored_takers(open_local_timeline(self._root, ""))
+        stored_counts = stored_takers(table)
         takers = TakerCounts(*((count or 0) + len(lacking) for count in stored_counts))
         found = pending_rows(entries, states, takers).where(f"due_ms BETWEEN {low} AND {high}")
         dues = {

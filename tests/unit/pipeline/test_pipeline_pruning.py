@@ -1,6 +1,7 @@
 """What a query or a roll reads: the files of the span that is asked for, and not those of the whole timeline."""
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from latermq.errors import CorruptStore
 from latermq.pipeline.timeline.local_timeline import open_local_timeline
 from latermq.pipeline.timeline.root import Root, open_root
 from tests.support.faults.timer_histories import History, append_rows, write_timeline
@@ -84,6 +86,46 @@ def test_conditions_on_pending_timers_select_the_files_of_timers_and_takers(
     assert timers == len(days)
     # Their names are not compared with a condition on topics.
     assert takers <= (15 if "topic" in where else len(days))
+
+
+@pytest.mark.parametrize("most", [0, DAYS - 1, DAYS])
+def test_the_files_of_a_timeline_have_the_rows_that_delta_finds(
+    spark: "SparkSession", root: Root, tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from latermq.pipeline.query import pending_timers
+
+    monkeypatch.setattr(pending_timers, "MAX_NAMED_FILES", most)
+    odd = open_root(str(tmp_path / "day=1" / "a b[c]*{d},é"))
+    shutil.copytree(root.timeline, tmp_path / "copy")
+    DeltaTable(tmp_path / "copy").delete(f"due_ms >= {(DAYS - 1) * DAY_MS}")  # the rows of a file, which remains
+    Path(odd.uri).mkdir(parents=True)
+    (tmp_path / "copy").rename(odd.timeline)
+    table = open_local_timeline(odd, "")
+    assert table is not None
+    found = pending_timers.stored_rows(spark, odd, table)
+    expected = spark.read.format("delta").load(odd.timeline)
+    assert found.schema == expected.schema
+    assert sorted(found.collect()) == sorted(expected.collect())
+    assert files_read(found) == [DAYS - 1]
+    assert ("DeltaFileIndex" in plan_of(found)) == (most == 0)
+
+
+def plan_of(found: "DataFrame") -> str:
+    plan: str = found._jdf.queryExecution().executedPlan().toString()
+    return plan
+
+
+def test_a_missing_file_of_the_timeline_is_named(spark: "SparkSession", root: Root, tmp_path: Path) -> None:
+    from latermq.pipeline.query.pending_timers import stored_rows
+
+    own = open_root(str(tmp_path))
+    shutil.copytree(root.timeline, own.timeline)
+    table = open_local_timeline(own, "")
+    assert table is not None
+    lost = Path(table.table.file_uris()[0])
+    lost.unlink()
+    with pytest.raises(CorruptStore, match=lost.name):
+        stored_rows(spark, own, table)
 
 
 def test_a_roll_reads_the_files_of_its_window(spark: "SparkSession", root: Root, history: History) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import NamedTuple
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -25,6 +26,8 @@ from latermq.pipeline.bulk.bulk_job import find_namesrv, find_root
 from latermq.pipeline.driver.known_stores import Brokers, KnownBroker, find_brokers
 from latermq.pipeline.query.tails import read_tail
 from latermq.pipeline.spark.spark_failures import spark_errors
+from latermq.pipeline.timeline.data_files import data_files
+from latermq.pipeline.timeline.delta_reads import read_error
 from latermq.pipeline.timeline.local_timeline import LocalTimeline, open_local_timeline
 from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.takers import in_layout_2
@@ -37,7 +40,12 @@ COLUMNS = (
     "record",
 )  # fmt: skip
 VIEW = "pending"
-# The fields between a record's host addresses and its body: store time, reconsume times, prepared transaction.
+# Tables of up to this many files are read without Delta's planning, which takes half a second, and several seconds for
+# the first query of a Spark. It skips files by a condition on due times, which pays off when there are more: here the
+# footers of all files are read. Between two compactions ingest adds about 100 files. Sorted ones have up to 128 MiB.
+MAX_NAMED_FILES = 256
+# Spark's own name for an option that lets a path have characters like [ and *.
+_GLOB_OPTION = "__globPaths__"
 
 
 class Entries(NamedTuple):
@@ -107,7 +115,7 @@ def all_entries(
     Callers that need no records should leave out that column: records are most of the pulled data.
     """
     table = open_local_timeline(root, "")
-    stored = _read(spark, root, table.version) if table is not None else spark.createDataFrame([], SCHEMA)
+    stored = stored_rows(spark, root, table) if table is not None else spark.createDataFrame([], SCHEMA)
     frames = [stored.select(*columns)]
     counts = [stored_takers(table)]
     for broker in brokers:
@@ -118,6 +126,24 @@ def all_entries(
             counts.append(takers)
     total = survivors.TakerCounts(*(sum(count or 0 for count in kind) for kind in zip(*counts, strict=True)))
     return Entries(reduce(DataFrame.unionByName, frames), total)
+
+
+def stored_rows(spark: SparkSession, root: Root, table: LocalTimeline) -> DataFrame:
+    """The rows of a version of the timeline: read from its files directly, or through Delta if there are many."""
+    files = data_files(table.table)
+    if not 0 < len(files) <= MAX_NAMED_FILES or not root.is_local or not _are_plain(table):
+        return _read(spark, root, table.version)
+    # Without the first option, names of folders above the timeline could become columns.
+    reader = spark.read.schema(SCHEMA).option("recursiveFileLookup", True).option(_GLOB_OPTION, False)
+    try:
+        return reader.parquet(*(f"{root.timeline}/{file.path}" for file in files))
+    except PySparkException as error:  # a file is missing
+        raise read_error(root, root.timeline, error) from error
+
+
+def _are_plain(table: LocalTimeline) -> bool:
+    """Whether each row of the files is a row of the table, in its columns."""
+    return table.layout == 2 and table.table.protocol().min_reader_version == 1
 
 
 def stored_takers(table: LocalTimeline | None) -> survivors.TakerCounts:

@@ -70,6 +70,8 @@ _LOCAL_SETTINGS = {
     "spark.shuffle.compress": "false",
     # Queries here are small and planned once per batch, so adaptive execution costs more than it saves.
     "spark.sql.adaptive.enabled": "false",
+    # Up to this many files are looked up without a job. Queries name theirs (MAX_NAMED_FILES in pending_timers.py).
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "256",
 }
 # Without the optimizing compiler, whose work pays off only after minutes.
 _FAST_START = "-XX:TieredStopAtLevel=1"
