@@ -1,6 +1,6 @@
 """The first query of a Spark loads thousands of classes and compiles code for seconds. So a driver runs one itself.
 
-It runs alongside ingest, in the pool of queries, and reads one file of the timeline.
+It runs alongside ingest, in the pool of queries, and reads a small part of the timeline.
 """
 
 import logging
