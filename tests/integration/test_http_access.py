@@ -1,7 +1,5 @@
 """A console that checks users: who may sign in, what each request needs, and what the audit log says."""
 
-import base64
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,18 +7,24 @@ from urllib.parse import urlencode
 
 import pytest
 
-from latermq.access.inner_credentials import FILE_NAME
-from latermq.cli import main
 from latermq.http.api.access_rules import RULES
 from latermq.http.process import ConsoleProcess
 from latermq.message.timer_ids import timer_id
 from tests.interop.waiting import wait_until
-from tests.support.http_console import HttpClient, Reply, running_console
+from tests.support.console_users import (
+    USERS,
+    administer,
+    audited,
+    client_of,
+    create_users,
+    running_console_with_users,
+    secret_file,
+    sign_in,
+)
+from tests.support.http_console import HttpClient, Reply
+from tests.support.http_sessions import TOKEN
 from tests.support.serving import Server, serving
 
-USERS = ("--set", "access.enabled=true", "--set", "access.init_user=root:r00t-secret")
-TOKEN = "0123456789abcdef-test"
-SECRETS = {"root": "r00t-secret", "alice": "alice-secret", "reader": "reader-secret", "nobody": "nobody-secret"}
 TIMER = timer_id("orders", "A" * 32)
 OPEN = {("GET", "/healthz"), ("GET", "/readyz")}
 # Of these, each user sees what it has a right to.
@@ -50,43 +54,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(data: Path) -> Iterator[Server]:
     with serving(data, *USERS) as running:
-        for name in ("alice", "reader", "nobody"):
-            administer(data, "user", "create", name, "--new-secret-file", secret_file(data, name))
-        administer(data, "acl", "grant", "alice", "Topic:orders", "Pub,Get")
-        administer(data, "acl", "grant", "reader", "Cluster:*", "Get,List")
-        administer(data, "acl", "grant", "reader", "Topic:*", "Get,Sub")
+        reader = (("Cluster:*", "Get,List"), ("Topic:*", "Get,Sub"))
+        create_users(data, {"alice": (("Topic:orders", "Pub,Get"),), "reader": reader, "nobody": ()})
         yield running
 
 
 @pytest.fixture(scope="module")
 def console(server: Server, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleProcess]:
-    settings = (
-        "access.enabled=true",
-        f"access.inner_file={data / FILE_NAME}",
-        f"audit.folder={tmp_path_factory.mktemp('audit')}",
-        f"http.token={TOKEN}",
-    )
-    with running_console(server.namesrv, *settings) as (process, _):
+    settings = (f"audit.folder={tmp_path_factory.mktemp('audit')}", f"http.token={TOKEN}")
+    with running_console_with_users(server, data, *settings) as process:
         root = client_of(process, "root")
-        wait_until(lambda: root.get("/api/v1/topics").status == 200, 20, "the copy of the users")
         assert root.post("/api/v1/messages", {"topic": "orders", "body": "first"}).status in (200, 201)
         yield process
-
-
-def secret_file(data: Path, name: str) -> str:
-    path = data.parent / f"{name}.secret"
-    path.write_text(SECRETS.get(name, f"{name}-secret"))
-    path.chmod(0o600)
-    return str(path)
-
-
-def administer(data: Path, *words: str) -> None:
-    assert main([*words, "--data", str(data)]) == 0
-
-
-def client_of(console: ConsoleProcess, name: str, secret: str = "") -> HttpClient:
-    pair = f"{name}:{secret or SECRETS.get(name, f'{name}-secret')}"
-    return HttpClient(console.listener.port, {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"})
 
 
 def ask(client: HttpClient, method: str, row: str) -> Reply:
@@ -94,22 +73,6 @@ def ask(client: HttpClient, method: str, row: str) -> Reply:
     query = f"?{urlencode(QUERIES[row])}" if method == "GET" and row in QUERIES else ""
     headers = {"Content-Type": "application/x-ndjson"} if row.endswith(":batch") else {}
     return client.request(method, path + query, BODIES.get((method, row)), headers=headers)
-
-
-def sign_in(console: ConsoleProcess, name: str, secret: str = "") -> HttpClient:
-    """A browser after the sign-in form."""
-    form = urlencode({"user": name, "secret": secret or f"{name}-secret"}).encode()
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    answer = HttpClient(console.listener.port).request("POST", "/login", form, headers=headers)
-    assert answer.status == 303, answer.body
-    cookie = answer.headers["set-cookie"].partition(";")[0]
-    return HttpClient(console.listener.port, {"Cookie": cookie, "Accept": "text/html"})
-
-
-def audited(console: ConsoleProcess, **wanted: str) -> list[dict[str, object]]:
-    folder = Path(console._config.audit.folder)
-    lines = [json.loads(line) for line in (folder / "http.jsonl").read_text().splitlines()]
-    return [one for one in lines if all(one.get(name) == value for name, value in wanted.items())]
 
 
 def test_no_endpoint_lacks_a_rule_and_no_rule_an_endpoint(console: ConsoleProcess) -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 from latermq.access.inner_credentials import FILE_NAME
 from latermq.http.process import ConsoleProcess
 from tests.integration.brokers import NOBODY
-from tests.integration.test_http_access import TOKEN, USERS, client_of
 from tests.interop.waiting import wait_until
+from tests.support.console_users import USERS, client_of
 from tests.support.http_console import HttpClient, running_console
+from tests.support.http_sessions import TOKEN
 from tests.support.metrics_scrape import ScrapedMetrics
 from tests.support.serving import serving
 

@@ -16,17 +16,24 @@ from latermq.access.inner_credentials import FILE_NAME
 from latermq.access.users import INNER_USER
 from latermq.audit.audit_log import MAX_BOUNDED_LINES
 from latermq.client import blocking
-from latermq.client.session.credentials import Credentials
 from latermq.http.process import ConsoleProcess
 from latermq.http.security.sign_in import MAX_WAITING
 from latermq.message.names import TIMER_DEAD_LETTER_TOPIC
-from tests.integration.test_http_access import USERS, administer, audited, client_of, secret_file, sign_in
 from tests.interop.ports import HOST
 from tests.interop.waiting import wait_until
-from tests.support.http_console import HttpClient, running_console
+from tests.support.console_users import (
+    ROOT,
+    USERS,
+    administer,
+    audited,
+    client_of,
+    create_users,
+    running_console_with_users,
+    sign_in,
+)
+from tests.support.http_console import HttpClient
 from tests.support.serving import Server, serving
 
-ROOT = Credentials("root", "r00t-secret")
 SECRET_BODY = "for the eyes of payroll"
 ENTRIES = {
     # Everything but what concerns the payroll, as an operator would write it.
@@ -54,10 +61,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(data: Path) -> Iterator[Server]:
     with serving(data, *USERS) as running:
-        for name, entries in ENTRIES.items():
-            administer(data, "user", "create", name, "--new-secret-file", secret_file(data, name))
-            for entry in entries:
-                administer(data, "acl", "grant", name, *entry)
+        create_users(data, ENTRIES)
         with blocking.Admin(running.namesrv, credentials=ROOT) as admin:
             admin.create_group("readers")
         with blocking.Producer(running.namesrv, credentials=ROOT) as producer:
@@ -70,14 +74,8 @@ def server(data: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def console(server: Server, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleProcess]:
-    settings = (
-        "access.enabled=true",
-        f"access.inner_file={data / FILE_NAME}",
-        f"audit.folder={tmp_path_factory.mktemp('audit')}",
-        "http.rate=0",
-    )
-    with running_console(server.namesrv, *settings) as (process, _):
-        wait_until(lambda: client_of(process, "root").get("/api/v1/topics").status == 200, 20, "the copy of the users")
+    audit = tmp_path_factory.mktemp("audit")
+    with running_console_with_users(server, data, f"audit.folder={audit}", "http.rate=0") as process:
         yield process
 
 

@@ -1,34 +1,29 @@
 """The same rights to every kind of topic, whether a user asks a broker or the console."""
 
 import asyncio
-import base64
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-import msgspec
 import pytest
 
-from latermq.access.inner_credentials import FILE_NAME
+from latermq.http.process import ConsoleProcess
 from latermq.message.names import CLUSTER_TOPICS
-from latermq.protocol.remoting.codes import Request, Response
+from latermq.protocol.remoting.codes import Request
 from tests.integration.brokers import send_fields
-from tests.integration.raw_client import RawClient, connect
-from tests.interop.waiting import wait_until
-from tests.support.http_console import HttpClient, running_console
+from tests.integration.raw_client import connect
+from tests.support.console_users import USERS, client_of, create_users, running_console_with_users, secret_of
 from tests.support.serving import Server, serving
 from tests.support.signed_requests import signed
 
-USERS = ("--set", "access.enabled=true", "--set", "access.init_user=root:r00t")
-SECRET = "s3cret"  # of all users below
 ENTRIES = {
-    "gets-cluster": ("Cluster:*", "Get"),
-    "updates-cluster": ("Cluster:*", "Update"),
-    "pubs-topics": ("Topic:*", "Pub"),
-    "gets-topics": ("Topic:*", "Get"),
-    "pubs-groups": ("Group:*", "Pub"),
-    "subs-groups": ("Group:*", "Sub"),
-    "gets-namespace": ("Topic:ns%*", "Get"),
+    "gets-cluster": (("Cluster:*", "Get"),),
+    "updates-cluster": (("Cluster:*", "Update"),),
+    "pubs-topics": (("Topic:*", "Pub"),),
+    "gets-topics": (("Topic:*", "Get"),),
+    "pubs-groups": (("Group:*", "Pub"),),
+    "subs-groups": (("Group:*", "Sub"),),
+    "gets-namespace": (("Topic:ns%*", "Get"),),
 }
 TOPICS = [
     "orders",
@@ -54,53 +49,30 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(data: Path) -> Iterator[Server]:
     with serving(data, *USERS) as running:
-        asyncio.run(create_users(running.port))
+        create_users(data, ENTRIES)
         yield running
 
 
 @pytest.fixture(scope="module")
-def console(server: Server, data: Path) -> Iterator[int]:
-    settings = ("access.enabled=true", f"access.inner_file={data / FILE_NAME}", "http.rate=0")
-    with running_console(server.namesrv, *settings) as (process, _):
-        port = process.listener.port
-        wait_until(lambda: client_of(port, "gets-cluster").get("/api/v1/brokers").status == 200, 20, "the users")
-        yield port
-
-
-async def create_users(port: int) -> None:
-    async with connect(port) as client:
-        for name, (resource, action) in ENTRIES.items():
-            await change(client, Request.AUTH_CREATE_USER, {"username": name}, {"password": SECRET})
-            entry = {"resource": resource, "actions": [action], "decision": "Allow"}
-            policies = {"policies": [{"policyType": "Custom", "entries": [entry]}]}
-            await change(client, Request.AUTH_CREATE_ACL, {"subject": f"User:{name}"}, policies)
-
-
-async def change(client: RawClient, code: Request, fields: dict[str, str], content: object) -> None:
-    body = msgspec.json.encode(content)
-    reply = await client.call(code, signed("root", fields, body), body)
-    assert reply.code == Response.SUCCESS, reply.remark
-
-
-def client_of(port: int, name: str) -> HttpClient:
-    pair = base64.b64encode(f"{name}:{SECRET}".encode()).decode()
-    return HttpClient(port, {"Authorization": f"Basic {pair}"})
+def console(server: Server, data: Path) -> Iterator[ConsoleProcess]:
+    with running_console_with_users(server, data, "http.rate=0") as process:
+        yield process
 
 
 async def answers_of_broker(port: int, name: str) -> dict[str, tuple[str, str]]:
     """Why a broker refuses to take a message for each topic, and to show it. Empty if the rights suffice."""
-    found = {}
+    found, secret = {}, secret_of(name)
     async with connect(port) as client:
         for topic in TOPICS:
             fields, body = send_fields(topic), b"body"
-            sent = await client.call(Request.SEND_MESSAGE_V2, signed(name, fields, body, SECRET), body)
-            shown = await client.call(Request.GET_TOPIC_STATS_INFO, signed(name, {"topic": topic}, secret=SECRET))
+            sent = await client.call(Request.SEND_MESSAGE_V2, signed(name, fields, body, secret), body)
+            shown = await client.call(Request.GET_TOPIC_STATS_INFO, signed(name, {"topic": topic}, secret=secret))
             found[topic] = refusal(sent.remark or ""), refusal(shown.remark or "")
     return found
 
 
-def answers_of_console(port: int, name: str) -> dict[str, tuple[str, str]]:
-    client, found = client_of(port, name), {}
+def answers_of_console(console: ConsoleProcess, name: str) -> dict[str, tuple[str, str]]:
+    client, found = client_of(console, name), {}
     for topic in TOPICS:
         sent = client.post("/api/v1/messages", {"topic": topic, "body": "body"})
         timer = client.post("/api/v1/timers", {"topic": topic, "body": "body", "delay": "1h"})
@@ -115,7 +87,9 @@ def refusal(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_a_broker_and_the_console_refuse_the_same_with_the_same_words(server: Server, console: int, name: str) -> None:
+def test_a_broker_and_the_console_refuse_the_same_with_the_same_words(
+    server: Server, console: ConsoleProcess, name: str
+) -> None:
     by_broker = asyncio.run(answers_of_broker(server.port, name))
     assert answers_of_console(console, name) == by_broker
     refused = [bool(text) for texts in by_broker.values() for text in texts]
