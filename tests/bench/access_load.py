@@ -18,7 +18,8 @@ from tests.support.signed_requests import signed
 TOPIC = "bench-access"
 USER, SECRET = "bench", "bench-secret"
 RIGHTS = [{"resource": f"{kind}:bench*", "actions": ["All"], "decision": "Allow"} for kind in ("Topic", "Group")]
-KINDS = ("send", "send-sync", "pull", "pop", "connect")
+SIGNED = "send-signed"  # clients of brokers without users sign too, which tells the client's share in the cost of users
+KINDS = ("send", SIGNED, "send-sync", "pull", "pop", "connect")
 ACCESS = tuple(f"access-{kind}{tls}" for kind in KINDS for tls in ("", "-tls"))
 CONNECTING_THREADS = 8
 
@@ -35,6 +36,7 @@ class AccessSideBySide:
         self._is_prepared = False
         kinds: dict[str, Callable[[Load, Contender, str], Figures]] = {
             "send": lambda load, to, _: load.send(to, TOPIC, sizes.messages, self._ahead),
+            SIGNED: lambda load, to, _: load.send(to, TOPIC, sizes.messages, self._ahead),
             "send-sync": lambda load, to, _: load.send(to, TOPIC, sizes.third, self._waiting),
             "pull": lambda load, to, group: self._drain(load, to, group, pops=False),
             "pop": lambda load, to, group: self._drain(load, to, group, pops=True),
@@ -52,12 +54,14 @@ class AccessSideBySide:
         self._prepare()
         for repeat, contender in in_turn(self._contenders, self._sizes.repeats):
             figures = measure(
-                self._as_user(contender, tls=tls), contender, f"{name}-{repeat}".replace("access", "bench")
+                self._as_user(contender, tls=tls, signs=SIGNED in name),
+                contender,
+                f"{name}-{repeat}".replace("access", "bench"),
             )
             yield print_row(Row(name, contender.name, repeat, figures))
 
-    def _as_user(self, contender: Contender, *, tls: bool) -> Load:
-        credentials = {"user": USER, "secret": SECRET} if has_users(contender) else {}
+    def _as_user(self, contender: Contender, *, tls: bool, signs: bool = False) -> Load:
+        credentials = {"user": USER, "secret": SECRET} if signs or has_users(contender) else {}
         return self._load.with_access(tls=tls, **credentials)
 
     def _drain(self, load: Load, contender: Contender, group: str, *, pops: bool) -> Figures:
