@@ -19,7 +19,7 @@ from latermq.pipeline.timeline.far_reads import LENGTH, MAX_FRAME_BYTES, Reply, 
 from latermq.processes import describe_exit, end_worker, start_worker
 
 WATCH_EVERY_S = 0.1  # its memory
-KEPT_SHARE = 8  # this part of its memory may be counts that it keeps for the next reads
+KEPT_SHARE = 4  # this part of its memory may be counts that it keeps for the next reads
 _KEPT_BYTES = 1 << 12  # of its other output, for the log
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

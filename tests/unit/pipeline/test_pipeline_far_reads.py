@@ -1,6 +1,7 @@
 """Pages and counts of far timers for the console, without Spark: compared with the definition of a pending timer."""
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +93,10 @@ def test_a_page_of_rows_that_are_there_twice_is_not_taken_for_the_last_one(tmp_p
     assert [one.timer.unique_key for one in pages(tmp_path, ALL, 2)] == ["k0", "k1", "k2", "k3", "k4", "k5"]
 
 
-def due_times(root: Path, first_ms: int = 0, last_ms: int = MAX_DUE_MS) -> list[int]:
-    return [one.place.due_ms for one in pages(root, FarSpan("", first_ms, last_ms), 50)]
-
-
-def check_counts(counts: PendingCounts, root: Path, spans: Spans) -> None:
+def check_counts(counts: PendingCounts, root: Path, spans: Spans, dues: list[int]) -> None:
     found = counts.by_span(str(root), STORES, spans)
-    dues = due_times(root, spans.first_ms, spans.end_ms - 1)
     assert {number: count for number, count in enumerate(found.tolist()) if count} == Counter(
-        (due_ms - spans.start_ms) // spans.length_ms for due_ms in dues
+        (due_ms - spans.start_ms) // spans.length_ms for due_ms in dues if spans.first_ms <= due_ms < spans.end_ms
     )
 
 
@@ -115,6 +111,7 @@ def test_counts_and_busiest_seconds_are_those_of_the_pages(tmp_path: Path, seed:
             for history in histories:
                 rows = [row for row in history.rows if row["entry_offset"] >= 60]
                 append_rows(str(tmp_path / "timeline"), rows, history.store_id, ingested)
+        dues = [one.place.due_ms for one in pages(tmp_path, ALL, 500)]
         for counts in (keeping, keeping, forgetting):
             for spans in (
                 Spans(0, 0, 100, 40),  # no whole seconds
@@ -124,9 +121,9 @@ def test_counts_and_busiest_seconds_are_those_of_the_pages(tmp_path: Path, seed:
                 Spans(999, 0, 2_000, 1),
                 Spans(2_500, 1_000, 60_000, 2),
             ):
-                check_counts(counts, tmp_path, spans)
+                check_counts(counts, tmp_path, spans, dues)
             for first_ms, last_ms in ((0, MAX_DUE_MS), (250, 2_100), (1_200, 1_700), (1_000, 1_999), (999, 1_000)):
-                by_second = Counter(due_ms // 1_000 * 1_000 for due_ms in due_times(tmp_path, first_ms, last_ms))
+                by_second = Counter(due_ms // 1_000 * 1_000 for due_ms in dues if first_ms <= due_ms <= last_ms)
                 heaviest = counts.busiest_seconds(str(tmp_path), STORES, first_ms, last_ms, 3)
                 assert heaviest == sorted(by_second.items(), key=lambda one: (-one[1], one[0]))[:3]
         assert counts.by_span(str(tmp_path), ["unknown"], Spans(0, 0, 1_000, 4)).sum() == 0
@@ -233,6 +230,9 @@ def test_counts_of_any_width_are_found_between_any_seconds() -> None:
                 assert dict(zip(found.tolist(), timers.tolist(), strict=True)) == {
                     second: count for second, count in wanted.items() if first <= second < end
                 }
+        parts = [[wanted[second] for second in wanted if low <= second < high] for low, high in pairwise(edges)]
+        assert counts.sums(np.array(edges, np.int64)).tolist() == [sum(part) for part in parts]
+        assert counts.heaviest(np.array(edges, np.int64)).tolist() == [max(part, default=0) for part in parts]
 
 
 def test_only_files_that_may_have_the_topic_count_for_how_far_a_page_reads(

@@ -71,16 +71,21 @@ class PendingCounts:
     def by_span(self, root_uri: str, store_ids: Sequence[str], spans: Spans) -> Ints:
         """Return how many far timers of these stores are due in each span."""
         counts = np.zeros(spans.spans, np.int64)
-        are_seconds = spans.start_ms % SECOND_MS == 0 and spans.length_ms % SECOND_MS == 0
-        timeline = _open(root_uri, store_ids, spans.first_ms, spans.end_ms - 1)
+        last_ms = spans.end_ms - 1
+        timeline = _open(root_uri, store_ids, spans.first_ms, last_ms)
         if timeline is None:
             return counts
-        if are_seconds:
-            found = self._by_second(timeline, store_ids, spans.first_ms, spans.end_ms - 1)
+        if spans.start_ms % SECOND_MS or spans.length_ms % SECOND_MS:
+            parts = _by_due(timeline, store_ids, spans.first_ms, last_ms)
         else:
-            found = _by_due(timeline, store_ids, spans.first_ms, spans.end_ms - 1)
-        for dues, timers in found:
-            counts += np.bincount(spans.numbers(dues), timers, spans.spans).astype(np.int64)
+            whole = _whole_seconds(spans.first_ms, last_ms)
+            edges_s = np.clip(_edges_s(spans), whole.first_s, whole.end_s)
+            files = self._files_of(timeline, store_ids)
+            for found, sign in self._by_second(timeline, files, store_ids, whole):
+                counts += sign * found.sums(edges_s)
+            parts = self._by_rest(timeline, files, store_ids, whole)
+        for dues, signs in parts:
+            counts += np.bincount(spans.numbers(dues), signs, spans.spans).astype(np.int64)
         return counts
 
     def busiest_seconds(
@@ -90,66 +95,65 @@ class PendingCounts:
 
         They are searched for in the hours that may have the heaviest ones.
         """
-        start_ms = first_ms // HOUR_MS * HOUR_MS
-        hours = Spans(first_ms, start_ms, HOUR_MS, min(MAX_HOURS, (last_ms - start_ms) // HOUR_MS + 1))
-        last_ms = min(last_ms, hours.end_ms - 1)
         timeline = _open(root_uri, store_ids, first_ms, last_ms)
         if timeline is None:
             return []
+        files = self._files_of(timeline, store_ids)
+        known_ms = max((last_ms if one.last_ms is None else one.last_ms for one in files), default=0)
+        start_ms = first_ms // HOUR_MS * HOUR_MS
+        hours = Spans(first_ms, start_ms, HOUR_MS, min(MAX_HOURS, (min(last_ms, known_ms) - start_ms) // HOUR_MS + 1))
+        last_ms = min(last_ms, hours.end_ms - 1)
+        if first_ms > last_ms:
+            return []
+        whole = _whole_seconds(first_ms, last_ms)
+        rest = list(self._by_rest(timeline, files, store_ids, whole))
+        # The sum of what each file may have in one second at most. What is ended makes it less.
+        edges_s = np.clip(_edges_s(hours), whole.first_s, whole.end_s)
         bounds = np.zeros(hours.spans, np.int64)
-        for dues, timers in self._by_second(timeline, store_ids, first_ms, last_ms):
-            if len(dues):
-                hour = hours.numbers(dues)
-                first, last = int(hour.min()), int(hour.max())
-                heaviest = np.zeros(last + 1 - first, np.int64)  # of one file, which may share a second with others
-                np.maximum.at(heaviest, hour - first, timers)
-                bounds[first : last + 1] += heaviest
-        busy = np.argsort(-bounds, kind="stable")[:_BUSY_HOURS]
+        for found, sign in self._by_second(timeline, files, store_ids, whole):
+            if sign > 0:
+                bounds += found.heaviest(edges_s)
+        for dues, signs in rest:
+            np.add.at(bounds, hours.numbers(dues), np.maximum(signs, 0))
+        busy = np.sort(np.argsort(-bounds, kind="stable")[:_BUSY_HOURS])
         busy = busy[bounds[busy] > 0]
-        place = np.full(hours.spans, -1, np.int64)
-        place[busy] = np.arange(len(busy))
+        cell = np.full(hours.spans, -1, np.int64)  # of the first second of an hour
+        cell[busy] = np.arange(len(busy)) * _SECONDS
         counts = np.zeros(len(busy) * _SECONDS, np.int64)
-        for dues, timers in self._by_second(timeline, store_ids, first_ms, last_ms) if len(busy) else ():
-            hour = place[hours.numbers(dues)]
-            inside = hour >= 0
-            second = (dues[inside] - start_ms) % HOUR_MS // SECOND_MS
-            np.add.at(counts, hour[inside] * _SECONDS + second, timers[inside])
-        best = np.argsort(-counts, kind="stable")[:limit]
-        found = [
+        for found, sign in self._by_second(timeline, files, store_ids, whole):
+            _add(counts, found, sign, start_ms // SECOND_MS, edges_s, cell)
+        for dues, signs in rest:
+            hour = hours.numbers(dues)
+            inside = cell[hour] >= 0
+            second = (dues[inside] - start_ms) // SECOND_MS % _SECONDS
+            np.add.at(counts, cell[hour[inside]] + second, signs[inside])
+        return [
             (start_ms + int(busy[at // _SECONDS]) * HOUR_MS + at % _SECONDS * SECOND_MS, int(counts[at]))
-            for at in best.tolist()
-            if counts[at] > 0
+            for at in _largest(counts, limit)
         ]
-        return sorted(found, key=lambda one: (-one[1], one[0]))
 
     def _by_second(
-        self, timeline: LocalTimeline, store_ids: Sequence[str], first_ms: int, last_ms: int
-    ) -> Iterator[tuple[Ints, Ints]]:
-        """Yield due times and how many timers are due then. Whole seconds stand for all of their milliseconds.
+        self, timeline: LocalTimeline, files: Sequence[DataFile], store_ids: Sequence[str], whole: "_Seconds"
+    ) -> Iterator[tuple[SecondCounts, Literal[1, -1]]]:
+        """Yield the counts of files, and of what is ended, to be subtracted. They go beyond the seconds asked for."""
+        if whole.first_s >= whole.end_s:
+            return
+        for counts in self._counts_of_files(timeline, files, store_ids, whole):
+            yield counts, 1
+        yield self._ended_counts(timeline, files, store_ids, whole.first_s), -1
 
-        Counts below 0 are of timers that are ended. The milliseconds of the first and the last second are only looked
-        at if the span does not have all of them and they have timers.
-        """
-        first_s, end_s = -(-first_ms // SECOND_MS), (last_ms + 1) // SECOND_MS
-        edges = [
-            (low_ms, high_ms)
-            for low_ms, high_ms in (
-                (first_ms, min(first_s * SECOND_MS - 1, last_ms)),
-                (max(end_s * SECOND_MS, first_ms), last_ms),
-            )
-            if low_ms <= high_ms
-        ]
-        files = self._files_of(timeline, store_ids)
-        has_timers = False
-        for counts in self._counts_of_files(timeline, files, store_ids, first_ms, last_ms):
-            has_timers |= any(len(counts.between(low // SECOND_MS, low // SECOND_MS + 1)[0]) for low, _ in edges)
-            seconds, timers = counts.between(first_s, end_s)
-            yield seconds * SECOND_MS, timers
-        if first_s < end_s:
-            seconds, timers = self._ended_counts(timeline, files, store_ids, first_s).between(first_s, end_s)
-            yield seconds * SECOND_MS, -timers
-        for low_ms, high_ms in dict.fromkeys(edges) if has_timers else ():
-            yield from _by_due(timeline, store_ids, low_ms, high_ms)
+    def _by_rest(
+        self, timeline: LocalTimeline, files: Sequence[DataFile], store_ids: Sequence[str], whole: "_Seconds"
+    ) -> Iterator[tuple[Ints, Ints]]:
+        """Yield the due times in the seconds of which a span has only a part. Most of them have no timers at all."""
+        for low_ms, high_ms in whole.rest:
+            second = low_ms // SECOND_MS
+            part = _Seconds(second, second + 1, ())
+            if any(
+                len(counts.between(second, second + 1)[0])
+                for counts in self._counts_of_files(timeline, files, store_ids, part)
+            ):
+                yield from _by_due(timeline, store_ids, low_ms, high_ms)
 
     def _files_of(self, timeline: LocalTimeline, store_ids: Sequence[str]) -> list[DataFile]:
         """Return the files that may have timers of these stores, and forget what is kept of files that are gone."""
@@ -164,10 +168,10 @@ class PendingCounts:
         timeline: LocalTimeline,
         files: Sequence[DataFile],
         store_ids: Sequence[str],
-        first_ms: int,
-        last_ms: int,
+        seconds: "_Seconds",
     ) -> Iterator[SecondCounts]:
-        """Yield the counts of the files that may have timers of a span."""
+        """Yield the counts of the files that may have timers in these seconds."""
+        first_ms, last_ms = seconds.first_s * SECOND_MS, seconds.end_s * SECOND_MS - 1
         root = timeline.root
         with delta_reads(root, root.timeline):
             for file in files:
@@ -188,6 +192,49 @@ class PendingCounts:
         counts = counts_of(batch.column(0).to_numpy() // SECOND_MS for batch in _ended(timeline, fields))
         self._ended = _Ended(*key, first_s, counts) if counts.size_bytes <= self._max_ended_bytes else None
         return counts
+
+
+class _Seconds(NamedTuple):
+    """The whole seconds of a span, and what the span has of the seconds before and after them: first and last time."""
+
+    first_s: int
+    end_s: int
+    rest: tuple[tuple[int, int], ...]
+
+
+def _whole_seconds(first_ms: int, last_ms: int) -> _Seconds:
+    first_s, end_s = -(-first_ms // SECOND_MS), (last_ms + 1) // SECOND_MS
+    if first_s > end_s:  # within one second
+        return _Seconds(first_s, first_s, ((first_ms, last_ms),))
+    rest = (first_ms, first_s * SECOND_MS - 1), (end_s * SECOND_MS, last_ms)
+    return _Seconds(first_s, end_s, tuple((low_ms, high_ms) for low_ms, high_ms in rest if low_ms <= high_ms))
+
+
+def _edges_s(spans: Spans) -> Ints:
+    """Return the seconds at which spans begin, and at which the last one ends."""
+    return spans.start_ms // SECOND_MS + np.arange(spans.spans + 1) * (spans.length_ms // SECOND_MS)
+
+
+def _add(counts: Ints, found: SecondCounts, sign: int, start_s: int, edges_s: Ints, cell: Ints) -> None:
+    """Add the seconds of some hours to their cells. The edges are those of all hours from a start on."""
+    places = found.places_of(edges_s)
+    low, high = places[0], places[-1]
+    hours_s = start_s + np.arange(len(cell)) * _SECONDS
+    lengths = np.diff(places)
+    inside = np.repeat(cell >= 0, lengths)
+    cells = np.repeat(cell - hours_s + found.first_s, lengths) + found.offsets[low:high].astype(np.int64)
+    counts[cells[inside]] += sign * found.counts[low:high][inside].astype(np.int64)  # which has no second twice
+
+
+def _largest(counts: Ints, limit: int) -> list[int]:
+    """Return where the largest counts above 0 are, the largest first, and of equal ones the first."""
+    limit = min(limit, len(counts))
+    if not limit:
+        return []
+    least = max(1, int(np.partition(counts, -limit)[-limit]))
+    more = np.flatnonzero(counts > least)
+    found = np.append(more, np.flatnonzero(counts == least)[: limit - len(more)])
+    return sorted(found.tolist(), key=lambda at: (-counts[at], at))
 
 
 def _files_with_ends(files: Sequence[DataFile]) -> frozenset[str]:

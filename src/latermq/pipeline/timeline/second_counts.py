@@ -1,7 +1,7 @@
 """How many far timers are due in each second, by data file.
 
 A file of a Delta table never changes, so its counts are kept: the next read opens only the files that are new since.
-They need about five bytes for each second in which timers are due, ten million timers spread over weeks about 20 MB.
+They need about five bytes for each second in which a file has timers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from latermq.arrays import AnyArray, Ints
+from latermq.arrays import AnyArray, Indices, Ints
 from latermq.pipeline.timeline.data_files import TAKER, TIMER, DataFile
 from latermq.pipeline.timeline.root import Root
 from latermq.pipeline.timeline.sorted_files import TABLE
@@ -32,19 +32,37 @@ class SecondCounts(NamedTuple):
     def size_bytes(self) -> int:
         return int(self.offsets.nbytes + self.counts.nbytes)
 
+    def places_of(self, seconds: Ints) -> Indices:
+        """Return where the first entry at or after each of these seconds is. The seconds are in order."""
+        places = np.zeros(len(seconds), np.intp)
+        if len(self.offsets):
+            low, high = np.searchsorted(seconds, [self.first_s, self.first_s + int(self.offsets[-1]) + 1])
+            # Numbers of another type would have numpy convert the whole array.
+            wanted = (seconds[low:high] - self.first_s).astype(self.offsets.dtype)
+            places[low:high] = np.searchsorted(self.offsets, wanted)
+            places[high:] = len(self.offsets)
+        return places
+
+    def sums(self, edges_s: Ints) -> Ints:
+        """Return how many timers are due from each of these seconds to the next one."""
+        total = np.append(0, np.cumsum(self.counts, dtype=np.int64))
+        sums: Ints = np.diff(total[self.places_of(edges_s)])
+        return sums
+
+    def heaviest(self, edges_s: Ints) -> Ints:
+        """Return how many timers the heaviest second has, from each of these seconds to the next one."""
+        places = self.places_of(edges_s)
+        starts, ends = places[:-1], places[1:]
+        has_timers = starts < ends
+        found = np.zeros(len(starts), np.int64)
+        if has_timers.any():
+            found[has_timers] = np.maximum.reduceat(self.counts[: ends[-1]], starts[has_timers])
+        return found
+
     def between(self, first_s: int, end_s: int) -> tuple[Ints, Ints]:
         """Return the seconds from a first one to an end that have timers, and how many each of them has."""
-        part = slice(self._place_of(first_s), self._place_of(end_s))
-        return self.first_s + self.offsets[part].astype(np.int64), self.counts[part].astype(np.int64)
-
-    def _place_of(self, second: int) -> int:
-        offset = second - self.first_s
-        if not len(self.offsets) or offset <= 0:
-            return 0
-        if offset > self.offsets[-1]:
-            return len(self.offsets)
-        # A number of another type would have numpy convert the whole array.
-        return int(np.searchsorted(self.offsets, self.offsets.dtype.type(offset)))
+        low, high = self.places_of(np.array([first_s, max(first_s, end_s)]))
+        return self.first_s + self.offsets[low:high].astype(np.int64), self.counts[low:high].astype(np.int64)
 
 
 def counts_of(seconds: Iterable[Ints]) -> SecondCounts:
