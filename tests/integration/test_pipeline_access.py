@@ -99,8 +99,8 @@ def rows_of(spark: "SparkSession", keys: str, count: int = 3) -> "DataFrame":
     return spark.range(count).selectExpr("'orders' AS topic", f"'{keys}' || id AS key", "'x' AS body", due)
 
 
-def write(spark: "SparkSession", job: str) -> None:
-    rows_of(spark, job).write.format("latermq").mode("append").option("job", job).save()
+def write(spark: "SparkSession", job: str, **options: str) -> None:
+    rows_of(spark, job).write.format("latermq").mode("append").options(job=job, **options).save()
 
 
 def stream(spark: "SparkSession", folder: Path, job: str) -> None:
@@ -150,6 +150,29 @@ def test_a_user_with_pub_on_a_topic_and_get_on_the_cluster_does_all_work_on_its_
         assert scene.timers() == before + 8
         assert '"is_good"' in cli.text("pipeline", "status", "--json")
         check_credentials_stay(session, scene.secret("planner"), scene.server)
+
+
+def test_a_user_who_may_only_send_to_a_topic_schedules_timers_for_it(
+    scene: Scene, spark: "SparkSession", tmp_path: Path
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    (tmp_path / "rows.json").write_text('{"key": "1", "body": "x", "delay_ms": 900000000}\n')
+    before, cli, root = scene.timers(), Cli(scene.server), str(tmp_path / "jobs")
+    command = ("pipeline", "schedule", str(tmp_path / "rows.json"), "--timeline", root)
+    with acting_as(scene, spark, "sender") as session:
+        for _ in range(2):
+            write(session, "only-pub", root=root)
+            [done] = cli.rows(*command, "--job", "cli", "--topic", "orders")
+        assert (done["scheduled"], done["known"]) == (0, 1)
+        assert scene.timers() == before + 4
+        rows = rows_of(session, "other").selectExpr("'bills' AS topic", "key", "body", "due")
+        with pytest.raises(AnalysisException) as failed:
+            rows.write.format("latermq").mode("append").options(job="other", root=root).save()
+        assert "User:sender has no permission to access Topic:bills" in str(failed.value)
+        shown = cli.error(*command, "--job", "cli-2", "--topic", "bills")
+        assert "User:sender has no permission to access Topic:bills" in shown
+    assert scene.timers() == before + 4
 
 
 def check_credentials_stay(spark: "SparkSession", secret: str, server: Server) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,21 @@ from latermq.message.properties import (
 # The properties that a row may not contain: it has a column for the value, or the broker sets it.
 RESERVED_PROPERTIES = (UNIQUE_KEY, KEYS, TAGS, DELAY_LEVEL, REAL_TOPIC, REAL_QUEUE_ID, START_DELIVER_TIME)
 RESERVED_PREFIXES = (TIMER_PREFIX, OWN_PREFIX)
+
+
+class RowLimits(NamedTuple):
+    """What a broker accepts in rows."""
+
+    max_body_bytes: int
+    max_delay_ms: int
+    creates_topics: bool
+
+
+class RowReceiver(NamedTuple):
+    """A broker as a sender of rows sees it."""
+
+    limits: RowLimits
+    instance: str  # of its process
 
 
 @dataclass(slots=True)

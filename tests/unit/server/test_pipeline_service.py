@@ -15,7 +15,7 @@ from latermq.pipeline_secret import Recipient, sign
 from latermq.protocol.remoting.codes import Request, Response
 from latermq.protocol.remoting.frames import FLAG_ONEWAY, Command, FrameReader, encode_frame, encode_response
 from latermq.protocol.remoting.pipeline import decode_state
-from latermq.protocol.remoting.rows import encode_rows
+from latermq.protocol.remoting.rows import decode_receiver, encode_rows, no_rows
 from latermq.server.broker.composition import pipeline_requests
 from latermq.server.broker.pipeline_folder import OnToken
 from latermq.server.handlers.pipeline import PipelineRequests
@@ -184,6 +184,17 @@ def test_a_disk_that_fails_is_reported_and_no_epoch() -> None:
     reply = scene.later()
     assert (reply.code, reply.body) == (StoreError.code, b"")
     assert reply.remark == "no disk space for it"
+
+
+def test_a_request_without_rows_is_answered_with_what_rows_may_have() -> None:
+    scene = Scene()
+    reply = scene.ask(Request.SCHEDULE_ROWS, encode_rows(no_rows()), job="j")
+    assert reply is not None
+    limits = decode_receiver(reply).limits
+    settings = scene.broker.config
+    assert limits.max_body_bytes == settings.broker.max_message
+    assert limits.max_delay_ms == settings.timer.max_delay
+    assert limits.creates_topics == settings.broker.auto_create_topics
 
 
 def test_the_state_is_reported_once_what_was_stored_before_is_flushed_if_that_is_asked_for() -> None:

@@ -22,7 +22,7 @@ from latermq.message.record_fields import SYSFLAG_ABRIDGED
 from latermq.message.record_writer import fill_templates, record_template
 from latermq.message.slots import slots_of
 from latermq.message.timer_code import FLAG, KIND_SHIFT, TIMER
-from latermq.model.rows import Column, RowBatch
+from latermq.model.rows import Column, RowBatch, RowLimits
 from latermq.model.topic import Topic
 from latermq.store.block import Block, pieces_of
 from latermq.store.dispatch import HashedKeys
@@ -76,6 +76,9 @@ class RowSchedule:
         self._timers = timers
         self._known = known
         self._clock = clock
+        self.limits = RowLimits(
+            int(config.broker.max_message), config.timer.max_delay, config.broker.auto_create_topics
+        )
         self._default_queues = config.broker.default_queues
         self._slot_limit = config.timer.slot_limit
         self._store_host = store_host

@@ -3,6 +3,7 @@
 import logging
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from latermq.config import Duration
 from latermq.errors import IllegalMessage, LaterMQError
+from latermq.model.rows import RowLimits
 from latermq.pipeline.bulk.bulk_job import brokers_of_job, check_job, find_namesrv, job_folder
 from latermq.pipeline.bulk.due_times import local_time_zone
 from latermq.pipeline.bulk.job_root import find_job_root
 from latermq.pipeline.bulk.pieces import executors_of
 from latermq.pipeline.bulk.row_frames import BadRow, Target, check_columns, requests_of
 from latermq.pipeline.bulk.share_runner import SpooledJob, play_shares
-from latermq.pipeline.bulk.spool import Scheduled, SpoolFile, write_spool
+from latermq.pipeline.bulk.spool import Scheduled, SpoolFile, ask_receiver, write_spool
 from latermq.pipeline.bulk.stream_job import batch_folder
-from latermq.pipeline.driver.brokers import masters, queues_of
+from latermq.pipeline.driver.brokers import queues_of, scheduling_brokers
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import Root, open_root
-from latermq.protocol.remoting.codes import Request
+from latermq.protocol.remoting.rows import MAX_TOPICS
 
 _log = logging.getLogger("latermq.pipeline")
 
@@ -78,38 +79,25 @@ class Order:
 
 def make_order(root: Root, namesrv: str, job: str, topic: str = "", time_zone: str = "") -> Order:
     """Query a job's brokers for their limits."""
-    addresses = masters(namesrv)
+    addresses = scheduling_brokers(namesrv, topic)
     brokers = brokers_of_job(root, check_job(job), addresses)
-    settings = [broker_settings(addresses[name]) for name in brokers]
+    limits = [row_limits(addresses[name], job) for name in brokers]
     target = Target(
         job=job,
         brokers=tuple(brokers),
         topic=topic,
-        max_body_bytes=min(
-            (int(one["maxMessageSize"]) for one in settings if "maxMessageSize" in one), default=4 << 20
-        ),
-        max_delay_ms=min(_max_delay_ms(one) for one in settings),
+        max_body_bytes=min(one.max_body_bytes for one in limits),
+        max_delay_ms=min(one.max_delay_ms for one in limits),
         now_ms=time.time_ns() // 1_000_000,
         time_zone=time_zone,
     )
     return Order(root.uri, namesrv, job, target, secrets.token_hex(4))
 
 
-def broker_settings(address: str) -> dict[str, str]:
-    """A broker's settings, under RocketMQ's names and LaterMQ's."""
+def row_limits(address: str, job: str, topics: Sequence[str] = ()) -> RowLimits:
+    """What a broker accepts in rows. With topics, refused without the right to send to them."""
     with BrokerLink(address) as link:
-        text = bytes(link.call(Request.GET_BROKER_CONFIG)[1]).decode()
-    pairs = (line.partition("=") for line in text.splitlines() if line and not line.startswith("#"))
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _max_delay_ms(settings: dict[str, str]) -> int:
-    text = settings.get("timer.max_delay", "")
-    if text.isdigit():
-        return int(text)
-    with suppress(ValueError):
-        return int(Duration.parse(text))
-    return Target.max_delay_ms
+        return ask_receiver(link, job, topics).limits
 
 
 def spool_partition(order: Order, batches: Iterator[pa.RecordBatch], partition: int) -> list[SpoolFile]:
@@ -151,8 +139,8 @@ def send_spooled(
     Executors that would act as another user do not send. A dry run only counts rows with repeated keys.
     """
     try:
-        addresses = masters(order.namesrv)
-        check_topics(order.namesrv, addresses, files)
+        addresses = scheduling_brokers(order.namesrv, order.target.topic)
+        check_topics(order, addresses, files, dry_run=dry_run)
         spooled = SpooledJob(
             order.root_uri, order.job, f"{order.folder}/shares", order.keys_folder, addresses, is_dry_run=dry_run
         )
@@ -176,18 +164,25 @@ def remove_spool(order: Order) -> None:
         open_root(order.root_uri).files.delete_dir(order.folder)
 
 
-def check_topics(namesrv: str, addresses: dict[str, str], files: Sequence[SpoolFile]) -> None:
-    """Refuse a topic that a broker does not have and may not create."""
-    creates = {
-        name: broker_settings(addresses[name]).get("autoCreateTopicEnable") == "true"
-        for name in sorted({file.broker for file in files})
-        if name in addresses
-    }
-    required = {(topic, file.broker) for file in files for topic in file.topics if not creates.get(file.broker)}
+def check_topics(order: Order, addresses: dict[str, str], files: Sequence[SpoolFile], *, dry_run: bool) -> None:
+    """Refuse a topic that a broker does not have and may not create, and one that the user may not send to.
+
+    A dry run sends nothing, so it needs no right to the topics.
+    """
+    topics_of: dict[str, set[str]] = defaultdict(set)
+    for file in files:
+        topics_of[file.broker].update(file.topics)
+    required: set[tuple[str, str]] = set()
+    for name, topics in sorted(topics_of.items()):
+        asked = [] if dry_run else sorted(topics)
+        for at in range(0, len(asked) or 1, MAX_TOPICS):
+            some = asked[at : at + MAX_TOPICS]
+            if name not in addresses or not row_limits(addresses[name], order.job, some).creates_topics:
+                required.update((topic, name) for topic in topics)
     for topic in sorted({topic for topic, _ in required}):
         present: set[str] = set()
         with suppress(LaterMQError):
-            present = {place.broker for place in queues_of(namesrv, topic)}
+            present = {place.broker for place in queues_of(order.namesrv, topic)}
         for broker in sorted(name for of, name in required if of == topic and name not in present):
             raise IllegalMessage(
                 f"broker {broker} has no topic {topic!r} and does not auto-create topics",

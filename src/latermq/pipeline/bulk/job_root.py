@@ -4,6 +4,7 @@ import logging
 import os
 from pathlib import Path
 
+from latermq.client.session.failures import AccessRefused
 from latermq.pipeline.bulk.bulk_job import BROKERS, ROOT_VARIABLE, find_root, job_folder, read_json, write_first
 from latermq.pipeline.driver.reported_timeline import reported_timeline
 from latermq.pipeline.timeline.root import Root, open_root
@@ -15,7 +16,11 @@ def find_job_root(root: Root | str | None, namesrv: str, job: str) -> Root:
     """The pipeline's folder: as given, else from the environment, else the one that the brokers use."""
     if root or os.environ.get(ROOT_VARIABLE):
         return find_root(root)
-    found = open_root(reported_timeline(namesrv))
+    try:
+        found = open_root(reported_timeline(namesrv))
+    except AccessRefused as error:
+        error.hint += ". Or set the job's folder: the option root, --timeline, or " + ROOT_VARIABLE
+        raise
     _adopt(found, job)
     return found
 

@@ -18,12 +18,13 @@ import msgspec
 import numpy as np
 
 from latermq.errors import CorruptStore
+from latermq.model.rows import RowReceiver
 from latermq.pipeline.bulk.job_keys import JobKeys, Keys, Repeated, find_repeated, keys_of
 from latermq.pipeline.bulk.row_frames import Request, select_rows
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.pipeline.timeline.root import Root, file_errors
 from latermq.protocol.remoting.codes import Request as RequestCode
-from latermq.protocol.remoting.rows import decode_rows, encode_rows
+from latermq.protocol.remoting.rows import decode_receiver, decode_rows, encode_rows, no_rows
 
 _LENGTHS = struct.Struct("<II")  # bytes of the body, rows in it
 # The broker processes one batch while the next is in transit. More connections would only delay other clients.
@@ -154,6 +155,12 @@ def send_spool(
     return Scheduled(scheduled, known, repeated.rows, repeated.sample)
 
 
+def ask_receiver(link: BrokerLink, job: str, topics: Sequence[str] = ()) -> RowReceiver:
+    """Ask a broker for its limits. With topics, it flushes first, and refuses who may not send to them."""
+    reply, _ = link.call(RequestCode.SCHEDULE_ROWS, {"job": job}, encode_rows(no_rows(topics)))
+    return decode_receiver(reply)
+
+
 @dataclass
 class _SentRequest:
     """A request that the broker has answered and the job has not remembered yet."""
@@ -175,14 +182,14 @@ class _Sender:
     stopped: threading.Event
     on_sent: Callable[[int], None]
     _sent: list[_SentRequest] = field(default_factory=list)
-    _instance: str = ""  # of the broker's process; empty if it is an earlier release
+    _instance: str = ""  # of the broker's process
     _scheduled: int = 0
 
     def run(self) -> int:
         """Send requests, and return the number of rows that became timers."""
         save_at_s = time.monotonic() + SAVE_EVERY_S
         with BrokerLink(self.address, patience_s=PATIENCE_S) as link:
-            self._instance = link.state().instance
+            self._instance = ask_receiver(link, self.job).instance
             while not self.stopped.is_set():
                 with self.lock:
                     found = next(self.bodies, None)
@@ -223,7 +230,8 @@ class _Sender:
         """
         if not self._sent:
             return
-        while (instance := link.state(flush=True).instance) != self._instance:
+        topics = decode_rows(self._sent[0].body).topics[:1]  # any one; then the broker flushes
+        while (instance := ask_receiver(link, self.job, topics).instance) != self._instance:
             self._instance = instance
             for one in self._sent:
                 one.scheduled = max(one.scheduled, self._send(link, one.body))

@@ -1,11 +1,12 @@
 """Lookup of brokers and of a topic's queues at the name servers, over a blocking connection."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
-from latermq.client.session.failures import ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
-from latermq.client.session.routes import MASTER, build_route
-from latermq.errors import ConfigError
-from latermq.message.names import TIMER_TOPIC
+from latermq.client.session.failures import AccessRefused, ConnectionLost, NoBroker, NoNameServer, RequestTimedOut
+from latermq.client.session.routes import MASTER, Route, build_route
+from latermq.errors import ConfigError, TopicNotFound
+from latermq.message.names import AUTO_CREATE_TOPIC, TIMER_TOPIC
 from latermq.pipeline.driver.link import BrokerLink
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.json_body import decode_body
@@ -31,13 +32,31 @@ def masters(namesrv: str) -> dict[str, str]:
     }
 
 
+def scheduling_brokers(namesrv: str, topic: str = "") -> dict[str, str]:
+    """Broker name → address, for the masters that rows may go to.
+
+    A user who may not read the cluster uses those in the route of its topic. If there is no such topic, or each row has
+    its own, these are the brokers that create topics, as for every producer.
+    """
+    try:
+        return masters(namesrv)
+    except AccessRefused as refused:
+        for name in (topic, AUTO_CREATE_TOPIC):
+            with suppress(NoBroker, TopicNotFound):
+                if name:
+                    route = _route_of(namesrv, name)
+                    found = sorted({queue.brokerName for queue in route.writable} & route.addresses.keys())
+                    if found:
+                        return {broker: route.addresses[broker] for broker in found}
+        raise refused
+
+
 def queues_of(namesrv: str, topic: str, broker: str = "") -> list[QueuePlace]:
     """The queues of a topic, on one broker or on all. The timer topic has no route: every broker has one."""
     if topic == TIMER_TOPIC:
         found = [QueuePlace(name, 0, address) for name, address in masters(namesrv).items()]
     else:
-        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        route = build_route(topic, decode_body(_request(namesrv, Request.GET_ROUTEINFO_BY_TOPIC, fields), TopicRoute))
+        route = _route_of(namesrv, topic)
         found = [
             QueuePlace(queue.brokerName, queue.queueId, route.addresses[queue.brokerName])
             for queue in route.readable
@@ -48,6 +67,11 @@ def queues_of(namesrv: str, topic: str, broker: str = "") -> list[QueuePlace]:
         of = f" of broker {broker!r}" if broker else ""
         raise NoBroker(f"no queue of topic {topic!r}{of} is registered", hint="Check that the broker is running")
     return found
+
+
+def _route_of(namesrv: str, topic: str) -> Route:
+    fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+    return build_route(topic, decode_body(_request(namesrv, Request.GET_ROUTEINFO_BY_TOPIC, fields), TopicRoute))
 
 
 def _request(namesrv: str, code: int, fields: dict[str, str]) -> bytes:

@@ -6,13 +6,16 @@ there are values, then the concatenated values (docs/protocol.md has the complet
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import msgspec
 import numpy as np
 
 from latermq.arrays import Ints
+from latermq.config_json.numbers import Int64
 from latermq.errors import MalformedRequest
-from latermq.model.rows import Column, RowBatch
+from latermq.model.rows import Column, RowBatch, RowLimits, RowReceiver
+from latermq.protocol.remoting.frames import Command
 
 MAGIC = b"LMR1"
 MAX_ROWS = 4_096  # per request: these block the broker's loop for about 20 ms
@@ -37,6 +40,37 @@ def unique_keys_of(job: str, keys: Iterable[bytes]) -> bytes:
     prefix = len(job_bytes).to_bytes(4, "big") + job_bytes
     blake2b = hashlib.blake2b
     return b"".join([blake2b(prefix + key, digest_size=UNIQUE_KEY_BYTES).digest() for key in keys])
+
+
+class _ReceiverFields(msgspec.Struct):
+    """Header fields of the response to a request without rows."""
+
+    instance: str
+    maxBodyBytes: Int64
+    maxDelayMs: Int64
+    createsTopics: bool
+
+
+def encode_receiver(receiver: RowReceiver) -> dict[str, str]:
+    """The header fields of the response to a request without rows."""
+    limits = receiver.limits
+    return {
+        "instance": receiver.instance, "maxBodyBytes": str(limits.max_body_bytes),
+        "maxDelayMs": str(limits.max_delay_ms), "createsTopics": "true" if limits.creates_topics else "false",
+    }  # fmt: skip
+
+
+def decode_receiver(response: Command) -> RowReceiver:
+    """What the response to a request without rows tells."""
+    fields = response.header(_ReceiverFields)
+    return RowReceiver(RowLimits(fields.maxBodyBytes, fields.maxDelayMs, fields.createsTopics), fields.instance)
+
+
+def no_rows(topics: Sequence[str] = ()) -> RowBatch:
+    """A batch that only asks. With topics, it is answered when everything stored so far is flushed."""
+    empty = Column.empty(0)
+    numbers = np.zeros(0, np.uint16), np.zeros(0, np.int64), np.zeros(0, np.bool_)
+    return RowBatch(list(topics), *numbers, empty, empty, empty, empty, empty)
 
 
 def encode_rows(batch: RowBatch) -> bytes:

@@ -15,6 +15,7 @@ from latermq.errors import InvalidParameter, LaterMQError, NoPermission
 from latermq.handover.cut import FOREVER_MS
 from latermq.message.names import TIMER_TOPIC
 from latermq.model.pipeline_state import CutState, PipelineState, WindowState
+from latermq.model.rows import RowReceiver
 from latermq.pipeline_secret import Recipient, is_valid_signature
 from latermq.protocol.remoting.codes import Request
 from latermq.protocol.remoting.frames import Command, encode_response
@@ -28,7 +29,7 @@ from latermq.protocol.remoting.pipeline import (
     encode_state,
     signed_fields,
 )
-from latermq.protocol.remoting.rows import decode_rows
+from latermq.protocol.remoting.rows import decode_rows, encode_receiver
 from latermq.server.broker.pipeline_folder import OnToken
 from latermq.server.handlers.async_replies import RunOffLoop, answer, refuse, run_inline
 from latermq.server.handlers.flush_queue import FlushBarrier
@@ -215,7 +216,14 @@ class PipelineRequests:
 
     def _schedule(self, connection: Connection, command: Command, header: ScheduleRowsHeader) -> bytes | None:
         self._flush_barrier.check_room()
-        done = self._rows.schedule(decode_rows(command.body), connection.peer_host)
+        batch = decode_rows(command.body)
+        if not len(batch):  # a job asks this. It needs no more than the right to send to its topic
+            reply = encode_response(command, fields=encode_receiver(RowReceiver(self._rows.limits, self._instance)))
+            if not batch.topics:
+                return reply
+            self._flush_barrier.when_flushed(lambda: answer(connection, command, reply))
+            return None
+        done = self._rows.schedule(batch, connection.peer_host)
         fields = {"scheduled": str(done.scheduled), "known": str(done.known), "nowMs": str(done.now_ms)}
         response = encode_response(command, fields=fields, body=done.is_known.tobytes())
         # Known rows may have arrived only a moment ago: they are confirmed when they are flushed, like new ones.
