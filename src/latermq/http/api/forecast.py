@@ -9,7 +9,7 @@ import msgspec
 
 from latermq.clock import Clock
 from latermq.errors import InvalidParameter
-from latermq.http.api.near_forecast import NearForecast, timers_between
+from latermq.http.api.near_forecast import NearForecast
 from latermq.http.brokers import Brokers
 from latermq.http.endpoint import Answer, Call, Endpoint
 from latermq.http.far_timers import FarTimers
@@ -95,7 +95,7 @@ class ForecastApi:
                 f"from and to are {count} spans of one {query.per} apart, and may be 1–{MAX_SPANS} apart",
                 hint="Set to, or count per day",
             )
-        near = timers_between(density, from_ms, to_ms, span_ms)
+        near = await self.near.between(density, from_ms, to_ms, span_ms)
         far, missing = await self.far_counts(from_ms, span_ms, count)
         spans = [
             ForecastSpan(time_text(at_ms), at_ms, near.get(number, 0), far.get(number, 0))

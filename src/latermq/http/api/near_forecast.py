@@ -22,6 +22,34 @@ class NearForecast:
         """Return the counts of the next two days, and the number of all pending timers."""
         return await asyncio.gather(self._brokers.timer_density(), self._brokers.count_timers())
 
+    async def between(self, density: Density, from_ms: int, to_ms: int, span_ms: int) -> dict[int, int]:
+        """Return how many timers are due in each span from a time on, by its number.
+
+        The hours of a density begin at any minute. Those with timers on both sides of an edge are counted exactly, with
+        one question each: otherwise a single timer may be in the wrong hour. Shorter spans are divided in proportion.
+        """
+        slots = spans_of(density)
+        on_edge = {}
+        if span_ms >= _HOUR_MS:
+            for place, (at_ms, length_ms, timers) in enumerate(slots):
+                edge_ms = at_ms + (from_ms - at_ms) % span_ms
+                if length_ms == _HOUR_MS and timers and at_ms < edge_ms < at_ms + length_ms:
+                    on_edge[place] = edge_ms
+        before = await asyncio.gather(*(self._before(*slots[place], edge) for place, edge in on_edge.items()))
+        for (place, edge_ms), count in zip(on_edge.items(), before, strict=True):
+            at_ms, length_ms, timers = slots[place]
+            slots[place] = (at_ms, edge_ms - at_ms, count)
+            slots.append((edge_ms, at_ms + length_ms - edge_ms, timers - count))
+        return timers_between(slots, from_ms, to_ms, span_ms)
+
+    async def _before(self, at_ms: int, length_ms: int, timers: int, edge_ms: int) -> int:
+        """Return how many timers of a slot are due before an edge in it."""
+        try:
+            # A slot has the timers due after its start and until its end.
+            return min(timers, await self._brokers.count_timers(from_ms=at_ms + 1, until_ms=edge_ms))
+        except InvalidParameter:  # it has too many seconds to count
+            return round(timers * (edge_ms - at_ms) / length_ms)
+
     async def busiest_seconds(self, from_ms: int, until_ms: int, limit: int) -> list[tuple[int, int]]:
         """Return the seconds with the most near timers, and how many they have, the heaviest first.
 
@@ -82,10 +110,13 @@ def spans_of(density: Density) -> list[tuple[int, int, int]]:
     return found
 
 
-def timers_between(density: Density, from_ms: int, to_ms: int, span_ms: int) -> dict[int, int]:
-    """Return how many timers are due in each span from a time on, by its number. A count on an edge is divided."""
+def timers_between(slots: list[tuple[int, int, int]], from_ms: int, to_ms: int, span_ms: int) -> dict[int, int]:
+    """Return how many timers are due in each span from a time on, by its number. A count on an edge is divided.
+
+    Slots are those of `spans_of`, in any order.
+    """
     counts: dict[int, float] = {}
-    for at_ms, length_ms, timers in spans_of(density):
+    for at_ms, length_ms, timers in slots:
         start_ms, end_ms = max(at_ms, from_ms), min(at_ms + length_ms, to_ms)
         while timers and start_ms < end_ms:
             number = (start_ms - from_ms) // span_ms
