@@ -5,20 +5,22 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from latermq.errors import CorruptStore, IllegalMessage
+from latermq.model.rows import RowReceiver
 from latermq.pipeline.bulk import job_keys, spool
 from latermq.pipeline.bulk.bulk_job import files_in, job_folder
 from latermq.pipeline.bulk.job_keys import JobKeys, Keys, keys_of
 from latermq.pipeline.bulk.row_frames import Target, requests_of
 from latermq.pipeline.bulk.spool import Scheduled, SpoolFile, count_repeated, send_spool, write_spool
 from latermq.pipeline.timeline.root import Root, open_root
-from latermq.protocol.remoting.rows import decode_rows, unique_key_of
+from latermq.protocol.remoting.rows import decode_rows, encode_receiver, unique_key_of
 from tests.support.brokers_in_memory import HOST
 from tests.support.faults.aging_broker import AgingBroker
 from tests.support.rows import Row, batch_of
@@ -33,17 +35,11 @@ def keys_at(root: Root, job: str = "job") -> JobKeys:
 class _Reply:
     """The answer to a request: its fields."""
 
-    def __init__(self, **fields: int) -> None:
+    def __init__(self, fields: Mapping[str, str]) -> None:
         self._fields = fields
 
     def header(self, kind: type[Any]) -> Any:
-        return kind(**self._fields)
-
-
-class _State(NamedTuple):
-    """What is asked of a broker's state."""
-
-    instance: str
+        return msgspec.convert(self._fields, kind, strict=False)
 
 
 class Scene:
@@ -62,25 +58,28 @@ class Scene:
         yield self
 
     def call(self, code: int, fields: Mapping[str, str], body: bytes) -> tuple[_Reply, bytes]:
+        batch = decode_rows(body)
         with self._lock:
+            if not len(batch):
+                if batch.topics:
+                    self._flush()
+                receiver = RowReceiver(self.aging.broker.row_schedule.limits, str(self.instance))
+                return _Reply(encode_receiver(receiver)), b""
             self.asked += 1
             if self.asked == self.fails_at:
                 raise IllegalMessage("refused")
-            done = self.aging.broker.row_schedule.schedule(decode_rows(body), HOST)
-        return _Reply(scheduled=done.scheduled, known=done.known), b""
+            done = self.aging.broker.row_schedule.schedule(batch, HOST)
+        return _Reply({"scheduled": str(done.scheduled), "known": str(done.known)}), b""
 
-    def state(self, *, flush: bool = False) -> "_State":
-        with self._lock:
-            if flush and self.cuts_power:
-                self.cuts_power = False
-                before = self.aging.broker.store.log.end
-                self.aging.lose_power(Random(3))
-                assert self.aging.broker.store.log.end < before
-                self.instance += 1
-            if flush:
-                self.flushes += 1
-                self.aging.broker.store.flush()
-            return _State(str(self.instance))
+    def _flush(self) -> None:
+        if self.cuts_power:
+            self.cuts_power = False
+            before = self.aging.broker.store.log.end
+            self.aging.lose_power(Random(3))
+            assert self.aging.broker.store.log.end < before
+            self.instance += 1
+        self.flushes += 1
+        self.aging.broker.store.flush()
 
     def files(self, *keys: str) -> list[SpoolFile]:
         named = [key.partition("@") for key in keys]
